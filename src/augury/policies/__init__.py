@@ -1,0 +1,64 @@
+"""What to hold: pure decisions, ids in, ids out.
+
+A policy decides what one tier holds. It sees no bytes, clock, threads or I/O, so that the same object serves
+in the simulator, in the embedded cache and in the node. All policies pass `augury.testing.PolicyContract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augury.ids import Ids, Mask, Scores
+
+
+class Policy(Protocol):
+    """Decides what one tier holds. No I/O, clock or threads; one owner thread.
+
+    Constructors take (sizes, capacity, rng). `sizes` is each id's cost in bytes of capacity.
+    """
+
+    @property
+    def resident(self) -> Mask:
+        """Over all ids: the only truth of contents. To be read by others, not written."""
+
+    @property
+    def capacity(self) -> int:
+        """The limit, in bytes."""
+
+    @property
+    def used(self) -> int:
+        """Bytes of what is resident; never above capacity."""
+
+    def plan(self, order: Ids, job: int = 0) -> None:
+        """What `job` will request from now on, as far as known (may span epochs)."""
+
+    def serve(self, ids: Ids, job: int = 0) -> Ids:
+        """Note requests; return each id or its stand-in."""
+
+    def admit(self, ids: Ids) -> tuple[Mask, Ids]:
+        """Absent ids whose bytes are at hand or on their way: which stay, who leaves. Net: none in both."""
+
+    def wanted(self, budget: int) -> Ids:
+        """Absent ids worth reading unasked, most urgent first, of at most `budget` bytes."""
+
+    def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
+        """New importance of ids, and the id that may stand in for each."""
+
+    def resize(self, capacity: int) -> Ids:
+        """New byte limit; returns who must leave."""
+
+    def forget(self, ids: Ids) -> None:
+        """Their bytes were lost (a read or a tier failed, a checksum did not match)."""
+
+    def adopt(self, ids: Ids) -> Ids:
+        """Bytes found from an earlier run; returns those that do not fit."""
+
+    def leave(self, job: int) -> None:
+        """The job ended or died: nothing more is kept for it."""
+
+
+MakePolicy: TypeAlias = Callable[[NDArray[np.int64], int, np.random.Generator], Policy]
