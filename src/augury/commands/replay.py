@@ -1,0 +1,247 @@
+"""`augury replay`: what would a cache hit? Recipes over shuffled epochs, or over a recorded order."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from augury.errors import ConfigError
+from augury.recipes import find
+from augury.sim.replay import Order, Result
+from augury.sim.replay import replay as run
+from augury.sim.verify import verify as check
+from augury.trace import Trace
+
+RECIPES = "lru,lfu,fifo,random,minio,min"
+SAMPLES, EPOCHS, BATCH, CACHE = 50_000, 8, 128, "0.2"
+
+
+class Work(NamedTuple):
+    """What all recipes are run over."""
+
+    samples: int
+    epochs: int
+    batch: int
+    seed: int
+    sizes: NDArray[np.int64] | None = None
+    orders: list[Order] | None = None
+
+
+def replay(
+    recipe: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help=f"Recipes to compare. (Default: {RECIPES}.)")
+    ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(metavar="X,Y,...", help=f"Cached fractions of the dataset. (Default: {CACHE}.)"),
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help=f"Samples in the dataset. (Default: {SAMPLES}.)")] = None,
+    epochs: Annotated[int | None, typer.Option(help=f"Epochs to run. (Default: {EPOCHS}.)")] = None,
+    batch: Annotated[int | None, typer.Option(help=f"Samples per batch. (Default: {BATCH}.)")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the shuffles and of the policies. (Default: 0.)")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Replay the order (and sizes) of this recorded run.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="With --trace: does a twin reproduce every decision of the run?")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per recipe and cache size.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw hit ratios into this file (.png, .svg, .pdf).")
+    ] = None,
+) -> None:
+    """What would a cache hit? Run recipes over shuffled epochs, with the very objects of a live run.
+
+    Examples:
+
+      augury replay --samples 50000 --epochs 8 --cache 0.2 --recipe lru,minio,min
+
+      augury replay --cache 0.05,0.1,0.2,0.4,0.8 --plot hits.png
+
+      augury replay --trace run.trace --recipe lru,minio     (the order of a recorded run)
+
+      augury replay --trace run.trace --verify               (law: the log reproduces the run)
+    """
+    if verify:
+        _refuse("--verify", recipe=recipe, cache=cache, plot=plot)
+        return _verify(trace, as_json)
+    if trace is not None:
+        _refuse("--trace", samples=samples, epochs=epochs, batch=batch)
+        recorded = Trace.open(trace)
+        work = _recorded(recorded, seed)
+        caches = _numbers(cache) if cache else [_recorded_fraction(recorded)]
+        names = _names(recipe or str(recorded.header.get("recipe", RECIPES)))
+    else:
+        work = Work(_or(samples, SAMPLES), _or(epochs, EPOCHS), _or(batch, BATCH), seed or 0)
+        caches, names = _numbers(cache or CACHE), _names(recipe or RECIPES)
+    if plot is not None:
+        _check_plot(plot)
+    results = _run_all(names, caches, work)
+    if plot is not None:
+        _plot(results, plot)
+    if as_json:
+        print(json.dumps([result.as_dict() for result in results], indent=2))
+    else:
+        Console().print(_table(results))
+
+
+def _run_all(names: list[str], caches: list[float], work: Work) -> list[Result]:
+    results = []
+    with _progress(len(names) * len(caches) * work.epochs) as advance:
+        for name in names:
+            for cache in caches:
+                told = partial(advance, f"{name}, cache {cache:g}")
+                results.append(run(name, cache=cache, **work._asdict(), progress=told))
+    return results
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    """A bar on stderr, where somebody may be watching; never between the lines of an output."""
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda text, done, of: bar.update(task, description=text, advance=1)
+
+
+def _table(results: list[Result]) -> Table:
+    columns = {
+        "hit ratio": [one.hit_ratio for one in results],
+        "last": [one.per_epoch[-1] for one in results],
+        "substitutes": [one.substitutes for one in results],
+        "joined": [one.joined for one in results],
+        "misses": [one.misses for one in results],
+        "reads": [one.reads for one in results],
+        "coverage": [one.coverage for one in results],
+    }
+    # What no recipe at hand does would only take the room of what they do.
+    shown = {name: values for name, values in columns.items() if name not in ("substitutes", "joined") or any(values)}
+    caption = "shares of all requests; last: hit ratio of the last epoch; reads: fetched per request"
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=caption)
+    table.add_column("recipe", no_wrap=True)
+    for name in ("cache", *shown, "µs/access"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one, *shares in zip(results, *shown.values(), strict=True):
+        cells = [f"{share:.3f}" for share in shares]
+        table.add_row(one.recipe, f"{one.cache:g}", *cells, f"{one.us_per_access:.2f}")
+    return table
+
+
+def _verify(path: Path | None, as_json: bool) -> None:
+    if path is None:
+        raise ConfigError("--verify needs the log of a run: --trace FILE")
+    trace = Trace.open(path)
+    calls, difference = check(trace)
+    if as_json:
+        print(json.dumps({"calls": calls, "same": difference is None, "difference": difference and str(difference)}))
+    elif difference is None:
+        print(f"{calls:,} calls replayed: every decision is the same")
+    if difference is not None:
+        print(f"error: {difference}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _recorded(trace: Trace, seed: int | None) -> Work:
+    orders: list[Order] = list(trace.epochs())
+    if not orders:
+        raise ConfigError(f"the call log {trace.path} holds no requests")
+    header = trace.header
+    chosen = int(header.get("seed", 0)) if seed is None else seed
+    return Work(trace.samples, len(orders), int(header.get("batch", BATCH)), chosen, trace.sizes, orders)
+
+
+def _recorded_fraction(trace: Trace) -> float:
+    """What the run's cache held of its dataset, all levels together."""
+    return min(1.0, sum(level.capacity / max(1, int(level.costs.sum())) for level in trace.levels()))
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _names(text: str) -> list[str]:
+    return [find(name).name for name in _items(text, "--recipe")]
+
+
+def _numbers(text: str) -> list[float]:
+    numbers = []
+    for item in _items(text, "--cache"):
+        try:
+            numbers.append(float(item))
+        except ValueError:
+            raise ConfigError(f"--cache takes fractions such as 0.1,0.2, not {item!r}") from None
+        if not 0 < numbers[-1] <= 1:
+            raise ConfigError(f"--cache is a fraction of the dataset, above 0 and at most 1, not {item}")
+    return numbers
+
+
+def _items(text: str, option: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise ConfigError(f"{option} is empty")
+    return list(dict.fromkeys(items))
+
+
+def _refuse(option: str, **others: object) -> None:
+    for name, value in others.items():
+        if value is not None:
+            raise ConfigError(f"{option} takes the recorded run as it is; leave out --{name}")
+
+
+def _check_plot(path: Path) -> None:
+    """Before hours of work: can the picture be drawn at all?"""
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise ConfigError("--plot needs matplotlib: pip install 'augury[plot]'") from None
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.lstrip(".").lower() not in kinds:
+        raise ConfigError(f"--plot {path}: give a name that ends in .png, .svg or .pdf")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--plot {path}: there is no directory {path.parent}")
+
+
+def _plot(results: list[Result], path: Path) -> None:
+    """Hit ratio over cache sizes, or over epochs if there is one size."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(result.recipe for result in results))
+    caches = sorted({result.cache for result in results})
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    marks = "osD^vP*X"
+    for number, name in enumerate(names):
+        own = sorted((result for result in results if result.recipe == name), key=lambda result: result.cache)
+        if len(caches) > 1:
+            x, y = [result.cache for result in own], [result.hit_ratio for result in own]
+        else:
+            x, y = [float(epoch) for epoch in range(len(own[0].per_epoch))], own[0].per_epoch
+        # Curves may lie on each other: dashes and hollow marks of falling size show that there are several.
+        mark, size = marks[number % len(marks)], 4 + 1.5 * (len(names) - number)
+        line = axes.plot(x, y, label=name, linestyle="--" if number % 2 else "-", clip_on=False)[0]
+        line.set(marker=mark, markersize=size, fillstyle="none", markevery=1 + len(x) // 16)
+    axes.set_ylim(0, min(1.02, 0.05 + 1.1 * max(max(result.per_epoch) for result in results)))
+    axes.set_ylabel("hit ratio")
+    axes.set_xlabel("cached fraction of the dataset" if len(caches) > 1 else "epoch")
+    axes.set_title("Hits by recipe" if len(caches) > 1 else f"Hits by recipe, cache {caches[0]:g}")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"--plot {path} cannot be written: {error.strerror}") from None
