@@ -1,0 +1,250 @@
+"""The cache: a policy and a tier per level, and the order in which bytes follow decisions.
+
+Decisions are made in access order (`decide`), each gets a ticket. Bytes follow in the order of the tickets: when a
+ticket's turn comes the tiers hold exactly what the decisions before it say, so hits can be read, and then
+`commit` drops and writes what this ticket decided. A slow reader never sees a row that was given to another
+sample, and no lock is held while bytes move. Reading from the source is fetch.py's work, batches are gather.py's.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augury.errors import AuguryWarning, ConfigError, TierFailed, Unreadable
+from augury.ids import NONE, Ids, Mask
+from augury.policies import Policy
+from augury.sources import Buffer
+from augury.step import Step, step
+from augury.tiers import Tier
+from augury.units import format_size
+
+
+class Bell(Protocol):
+    """Who wants to know that the turn has moved on."""
+
+    def ring(self) -> None: ...
+
+
+class Level(NamedTuple):
+    """One level of the cache, the fastest first."""
+
+    policy: Policy
+    tier: Tier
+
+
+class Ticket(NamedTuple):
+    """One batch's decisions and its place in the order of bytes."""
+
+    number: int
+    step: Step
+
+
+class Cache:
+    """Levels shared by the loaders of one process. Any thread may call it."""
+
+    def __init__(self, levels: Sequence[Level], sizes: NDArray[np.int64]) -> None:
+        self.levels = list(levels)
+        self.turn = 0
+        """The ticket whose bytes may move now."""
+        self._sizes = sizes
+        self._stack = [level.policy for level in levels]
+        self._next = 0
+        self._lock = threading.Lock()
+        self._admitted = [np.full(len(sizes), -1, np.int32) for _ in levels]
+        """Per level and id: the ticket that last admitted it. Its bytes are there once that ticket is committed."""
+        self._lost: list[tuple[int, Ids, int]] = []
+        self._broken: set[int] = set()
+        self._bells: list[Bell] = []
+        for level in self.levels:
+            level.tier.drop(level.policy.adopt(level.tier.found()))
+
+    @property
+    def samples(self) -> int:
+        """How many ids there are."""
+        return len(self._sizes)
+
+    def decide(self, ids: Ids, job: int = 0, admit: bool = True) -> Ticket:
+        """Decide one batch. Every ticket must be committed or abandoned, or all later ones wait for ever."""
+        with self._lock:
+            self._settle_losses()
+            decided = step(self._stack, ids, job, admit)
+            number = self._next
+            self._next += 1
+            if not decided.on_top:
+                for admitted, writes in zip(self._admitted, decided.writes, strict=True):
+                    admitted[writes] = number
+        return Ticket(number, decided)
+
+    def plan(self, order: Ids, job: int = 0) -> None:
+        """What a job will request from now on."""
+        with self._lock:
+            for policy in self._stack:
+                policy.plan(order, job)
+
+    def readable(self, level: int, ids: Ids) -> Mask:
+        """Which ids of a level are there already; the others will be when earlier tickets are committed."""
+        there: Mask = self._admitted[level][ids] < self.turn
+        return there
+
+    def commit(self, ticket: Ticket, data: Mapping[int, Buffer | Unreadable]) -> None:
+        """Give up and take bytes as decided; `data` has the batch's samples that the top level did not hold.
+
+        Only in turn. A sample without bytes, and one larger than its catalog says, is forgotten by the policy.
+        """
+        decided = ticket.step
+        if decided.on_top:
+            self._advance()
+            return
+        try:
+            falling = self._drop(decided)
+            for depth, ids in enumerate(decided.writes):
+                if len(ids):
+                    self._write(depth, ids, data, falling, ticket.number)
+        finally:
+            self._advance()
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Commit without bytes: the batch will not be used after all. Only in turn."""
+        self.commit(ticket, {})
+
+    def lose(self, level: int, ids: Ids, number: int) -> None:
+        """Bytes of a level turned out to be lost, as seen by ticket `number`; takes effect at the next decision."""
+        self._lost.append((level, ids, number))
+
+    def listen(self, bell: Bell) -> None:
+        """Ring it whenever the turn moves on."""
+        with self._lock:
+            self._bells = [*self._bells, bell]
+
+    def unlisten(self, bell: Bell) -> None:
+        """Ring it no longer."""
+        with self._lock:
+            self._bells = [other for other in self._bells if other is not bell]
+
+    def resize(self, level: int, capacity: int) -> None:
+        """A new byte limit for one level, within what its tier was made for."""
+        most = self.levels[level].tier.capacity
+        if not 0 <= capacity <= most:
+            raise ConfigError(
+                f"level {level} was made for {format_size(most)} and cannot be resized to {capacity} bytes"
+            )
+        with self._lock:
+            evicted = self._stack[level].resize(capacity)
+            number = self._next
+            self._next += 1
+        ticket = Ticket(number, _only_drops(len(self.levels), level, evicted))
+        self.wait_turn(ticket)
+        self.commit(ticket, {})
+
+    def wait_turn(self, ticket: Ticket) -> None:
+        """Block until it is this ticket's turn."""
+        if self.turn == ticket.number:
+            return
+        bell = _Waiting()
+        self.listen(bell)
+        try:
+            while self.turn != ticket.number:
+                bell.wait()
+        finally:
+            self.unlisten(bell)
+
+    def close(self) -> None:
+        """Give back memory and files. What is on disk stays for the next run."""
+        for level in self.levels:
+            level.tier.close()
+
+    def _settle_losses(self) -> None:
+        """Tell the policies what was lost since the last decision, unless it was admitted again meanwhile."""
+        while self._lost:
+            level, ids, number = self._lost.pop(0)
+            if level in self._broken:
+                self._stack[level].resize(0)
+            self._stack[level].forget(ids[self._admitted[level][ids] <= number])
+
+    def _drop(self, decided: Step) -> dict[int, Buffer]:
+        """Let go of what each level gives up; returns the bytes that a lower level takes over."""
+        falling: dict[int, Buffer] = {}
+        for depth, ids in enumerate(decided.drops):
+            if len(ids) == 0 or depth in self._broken:
+                continue
+            tier = self.levels[depth].tier
+            if depth + 1 < len(self.levels):
+                below = np.concatenate([NONE, *decided.writes[depth + 1 :]])
+                moving = ids[np.isin(ids, below)]
+                kept = zip(moving.tolist(), tier.read(moving), strict=True)
+                falling.update((id, data) for id, data in kept if data is not None)
+            self._guard(depth, lambda tier=tier, ids=ids: tier.drop(ids))  # type: ignore[misc]
+        return falling
+
+    def _write(
+        self,
+        depth: int,
+        ids: Ids,
+        data: Mapping[int, Buffer | Unreadable],
+        falling: Mapping[int, Buffer],
+        number: int,
+    ) -> None:
+        found = [_bytes(data.get(id, falling.get(id)), limit) for id, limit in self._limits(ids)]
+        there = np.array([item is not None for item in found], np.bool_)
+        if depth in self._broken:
+            there[:] = False
+        tier = self.levels[depth].tier
+        if there.any():
+            chosen = [item for item in found if item is not None]
+            written = self._guard(depth, lambda: tier.write(ids[there], chosen))
+            there &= written
+        if not there.all():
+            self.lose(depth, ids[~there], number)
+
+    def _limits(self, ids: Ids) -> list[tuple[int, int]]:
+        return list(zip(ids.tolist(), self._sizes[ids].tolist(), strict=True))
+
+    def _guard(self, depth: int, act: Callable[[], None]) -> bool:
+        """Do something to a tier; if it fails, turn the tier off with one warning, and go on without it."""
+        try:
+            act()
+            return True
+        except (TierFailed, OSError) as error:
+            tier = self.levels[depth].tier
+            self._broken.add(depth)
+            self.lose(depth, np.arange(len(self._sizes)), np.iinfo(np.int32).max)
+            warnings.warn(
+                f"the {tier.name} tier is turned off: {error}. Training goes on without it.",
+                AuguryWarning,
+                stacklevel=2,
+            )
+            return False
+
+    def _advance(self) -> None:
+        self.turn += 1
+        for bell in self._bells:
+            bell.ring()
+
+
+class _Waiting:
+    """A thread that waits for its turn."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    def wait(self) -> None:
+        self._event.wait()
+        self._event.clear()
+
+
+def _bytes(data: Buffer | Unreadable | None, limit: int) -> Buffer | None:
+    return None if data is None or isinstance(data, Unreadable) or len(data) > limit else data
+
+
+def _only_drops(levels: int, level: int, ids: Ids) -> Step:
+    drops = [ids if at == level else NONE for at in range(levels)]
+    return Step(NONE, NONE, np.empty(0, np.int8), NONE, [NONE] * levels, drops)

@@ -1,0 +1,241 @@
+"""One batch's bytes, from wherever they are: decide, start the reads, and in turn collect and commit.
+
+Shared by the read-ahead window (staging.py) and by the drop-in dataset (torch.py). Knows nothing of decoding,
+tensors or epochs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augury.buffers import BufferPool
+from augury.cache import Cache, Ticket
+from augury.errors import Unreadable
+from augury.fetch import Fetcher, Reads
+from augury.ids import Ids, Mask, first_seen
+from augury.metrics import Counts
+from augury.sources import Buffer, Source
+from augury.tiers.memory import MatrixTier
+
+Rows: TypeAlias = NDArray[np.uint8] | list[Buffer | None]
+"""Samples' bytes: one matrix where all have one size, otherwise a list."""
+
+
+@dataclass(slots=True)
+class Raw:
+    """One batch as bytes. `rows` has one entry per id; those of unreadable samples are arbitrary or None."""
+
+    ids: Ids
+    rows: Rows
+    errors: dict[int, Unreadable]
+    """By position in the batch."""
+    counts: Counts
+    bytes_from: dict[str, int]
+
+
+@dataclass(slots=True)
+class Pending:
+    """A batch that is decided, with its reads under way."""
+
+    ticket: Ticket
+    reads: Reads
+
+
+class Gatherer:
+    """Makes batches of bytes from a source through a cache. Any thread may call it."""
+
+    def __init__(self, source: Source, cache: Cache, fetcher: Fetcher, buffers: BufferPool, admit: bool = True) -> None:
+        self.source, self.cache = source, cache
+        self._fetcher, self._buffers, self._admit = fetcher, buffers, admit
+        self._row_bytes = row_bytes(source)
+        top = cache.levels[0].tier if cache.levels else None
+        self._matrix = top if isinstance(top, MatrixTier) and self._row_bytes is not None else None
+
+    def begin(self, ids: Ids, ring: Callable[[], None], job: int = 0) -> Pending:
+        """Decide and start reading. `ring` is called when all that was started has arrived (if anything was)."""
+        ticket = self.cache.decide(ids, job, self._admit)
+        reads = Reads(ring)
+        if ticket.step.on_top:
+            reads.settle()
+        else:
+            self._start(ticket, reads)
+            self._fetcher.release(reads)
+        return Pending(ticket, reads)
+
+    def ready(self, pending: Pending) -> bool:
+        """Whether `finish` would not wait."""
+        return self.cache.turn == pending.ticket.number and pending.reads.done()
+
+    def finish(self, pending: Pending) -> Raw:
+        """Collect the batch and let the tiers take and give up what was decided. Only when ready."""
+        ticket = pending.ticket
+        try:
+            raw = self._collect(ticket, pending.reads)
+        except BaseException:
+            self.cache.abandon(ticket)
+            raise
+        self.cache.commit(ticket, pending.reads.data)
+        return raw
+
+    def joinable(self, pending: Pending) -> bool:
+        """Whether the batch is one gather from the topmost tier, which can be made together with its neighbours'."""
+        return pending.ticket.step.on_top and self._matrix is not None
+
+    def joins(self, pending: Pending, following: Pending) -> bool:
+        """Whether two batches can be finished together: nobody else's turn lies between them."""
+        adjacent = following.ticket.number == pending.ticket.number + 1
+        return adjacent and self.joinable(pending) and self.joinable(following)
+
+    def finish_together(self, line: list[Pending]) -> list[Raw]:
+        """Finish joinable batches that follow each other, the first of them in turn, with one gather for all.
+
+        A gather releases the interpreter, and every hand-over between threads costs as much as gathering some fifty
+        samples: together they are a quarter faster.
+        """
+        served = [pending.ticket.step.served for pending in line]
+        assert self._matrix is not None
+        assert self._row_bytes is not None
+        rows = self._buffers.take((sum(map(len, served)), self._row_bytes), np.uint8)
+        if not self._matrix.take(np.concatenate(served), rows).all():
+            return [self.finish(pending) for pending in line]  # something was lost
+        raws, start = [], 0
+        for pending, ids in zip(line, served, strict=True):
+            part = rows[start : start + len(ids)]
+            start += len(ids)
+            raws.append(Raw(ids, part, {}, pending.ticket.step.counts(), {"ram": part.nbytes}))
+            self.cache.commit(pending.ticket, {})
+        return raws
+
+    def abandon(self, pending: Pending) -> None:
+        """The batch is not wanted any more; waits for its turn."""
+        self.cache.wait_turn(pending.ticket)
+        self.cache.abandon(pending.ticket)
+
+    def now(self, ids: Ids, job: int = 0) -> Raw:
+        """One batch, blocking."""
+        arrived = threading.Event()
+        pending = self.begin(ids, arrived.set, job)
+        try:
+            if not pending.reads.done():
+                arrived.wait()
+        except BaseException:  # Ctrl-C: the tickets behind this one must not wait for ever
+            self.abandon(pending)
+            raise
+        self.cache.wait_turn(pending.ticket)
+        return self.finish(pending)
+
+    def _start(self, ticket: Ticket, reads: Reads) -> None:
+        decided = ticket.step
+        for depth in range(1, len(self.cache.levels)):
+            held = first_seen(decided.served[decided.level == depth])
+            held = held[self.cache.readable(depth, held)]
+            if len(held):
+                tier = self.cache.levels[depth].tier
+                self._fetcher.start_from(tier, held, reads, self._loser(depth, ticket.number))
+        if len(decided.missed):
+            self._fetcher.start(decided.missed, reads)
+
+    def _collect(self, ticket: Ticket, reads: Reads) -> Raw:
+        served, level = ticket.step.served, ticket.step.level
+        rows: Rows = [None] * len(served)
+        if self._row_bytes is not None:
+            rows = self._buffers.take((len(served), self._row_bytes), np.uint8)
+        in_memory = self._from_memory(rows, served, level)
+        errors: dict[int, Unreadable] = {}
+        bytes_from: dict[str, int] = {}
+        found = int(np.count_nonzero(in_memory))
+        if found:
+            bytes_from["ram"] = self._bytes(served if found == len(served) else served[in_memory])
+        if found < len(served):
+            self._fill(rows, served, level, np.flatnonzero(~in_memory), ticket.number, reads, errors)
+            for holder, amount in reads.bytes_from.items():
+                bytes_from[holder] = bytes_from.get(holder, 0) + amount
+        return Raw(served, rows, errors, ticket.step.counts(), bytes_from)
+
+    def _from_memory(self, rows: Rows, served: Ids, level: NDArray[np.int8]) -> Mask:
+        """Put in place what the topmost level holds; which positions that are."""
+        if not self.cache.levels:
+            return np.zeros(len(served), np.bool_)
+        on_top: Mask = level == 0
+        if not on_top.any():
+            return on_top
+        if self._matrix is not None and isinstance(rows, np.ndarray):
+            on_top &= self._matrix.take(served, rows)
+            return on_top
+        top = self.cache.levels[0].tier
+        where = np.flatnonzero(on_top)
+        for at, data in zip(where.tolist(), top.read(served[where]), strict=True):
+            on_top[at] = data is not None
+            if data is not None:
+                _put(rows, at, data)
+        return on_top
+
+    def _bytes(self, ids: Ids) -> int:
+        if self._row_bytes is not None:
+            return self._row_bytes * len(ids)
+        return int(self.source.catalog.sizes[ids].sum())
+
+    def _fill(
+        self,
+        rows: Rows,
+        served: Ids,
+        level: NDArray[np.int8],
+        where: NDArray[Any],
+        number: int,
+        reads: Reads,
+        errors: dict[int, Unreadable],
+    ) -> None:
+        """The samples that were not in memory, from what the readers brought."""
+        absent = served[where]
+        missing = np.array([id not in reads.data for id in absent.tolist()], np.bool_)
+        if missing.any():
+            self._catch_up(absent[missing], level[where[missing]], number, reads)
+        for at, id in zip(where.tolist(), absent.tolist(), strict=True):
+            data = reads.data[id]
+            if isinstance(rows, np.ndarray) and not isinstance(data, Unreadable) and len(data) != rows.shape[1]:
+                reason = f"the source gave {len(data)} bytes where its catalog says {rows.shape[1]}"
+                data = reads.data[id] = Unreadable(id, self.source.catalog.location(id), reason)
+            if isinstance(data, Unreadable):
+                errors[at] = data
+            else:
+                _put(rows, at, data)
+
+    def _catch_up(self, ids: Ids, level: NDArray[np.int8], number: int, reads: Reads) -> None:
+        """Read now what could not be read ahead: bytes that were still on their way into a lower tier when this batch
+        was decided, and those that a tier has lost."""
+        arrived = threading.Event()
+        late = Reads(arrived.set)
+        for depth in np.unique(level).tolist():
+            wanted = first_seen(ids[level == depth])
+            if depth == 0:
+                self.cache.lose(0, wanted, number)
+                self._fetcher.start(wanted, late)
+            else:
+                tier = self.cache.levels[depth].tier
+                self._fetcher.start_from(tier, wanted, late, self._loser(depth, number))
+        self._fetcher.release(late)
+        arrived.wait()
+        reads.data.update(late.data)
+        for holder, amount in late.bytes_from.items():
+            reads.bytes_from[holder] = reads.bytes_from.get(holder, 0) + amount
+
+    def _loser(self, depth: int, number: int) -> Callable[[Ids], None]:
+        return lambda ids: self.cache.lose(depth, ids, number)
+
+
+def _put(rows: Rows, at: int, data: Buffer) -> None:
+    if isinstance(rows, list):
+        rows[at] = data
+    else:
+        rows[at] = np.frombuffer(data, np.uint8)
+
+
+def row_bytes(source: Source) -> int | None:
+    """The size of every sample where all have exactly one (a wrapped dataset's sizes are only upper bounds)."""
+    return None if source.catalog.kind == "dataset" else source.catalog.uniform_size

@@ -1,0 +1,146 @@
+"""From what the user says (ram, disk, recipe) to the levels of a cache, with every limit checked first.
+
+The only place that knows how tiers and policies are put together. It decides nothing while training runs.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augury.cache import Cache, Level
+from augury.distributed import Place
+from augury.errors import AuguryWarning, ConfigError
+from augury.gather import row_bytes
+from augury.recipes import Recipe, policy_rng
+from augury.sources import Source
+from augury.tiers import Tier
+from augury.tiers.directory import empty_shares_beyond
+from augury.tiers.disk import DiskTier
+from augury.tiers.memory import memory_tier
+from augury.trace import Recorder
+from augury.units import Size, format_size, parse_size
+
+Disk: TypeAlias = str | tuple[str | os.PathLike[str], Size]
+"""Where and how much: "/nvme/augury:200GB" or ("/nvme/augury", "200GB")."""
+
+AHEAD = 8
+"""Batches that the read-ahead window holds by default: covers the latency of 32 readers for batches of 16 or more."""
+
+
+class Memory(NamedTuple):
+    """How `ram=` is divided."""
+
+    tier: int
+    window: int
+
+
+def divide_memory(source: Source, batch_size: int, ram: Size | None, readahead: Size | None, holds: bool) -> Memory:
+    """The memory tier's share and the read-ahead window's; together they are `ram`."""
+    sizes = source.catalog.sizes
+    total = source.catalog.total_bytes
+    wanted = AHEAD * batch_size * max(1, total // len(sizes))
+    if ram is None:
+        limit = min(total + wanted, _available_memory() // 4)
+    else:
+        limit = parse_size(ram, "ram", total)
+    largest = source.catalog.uniform_size or int(sizes.max())
+    if readahead is None:
+        window = min(wanted, limit // 4) if holds else min(wanted, limit)
+        window = max(window, min(largest, limit))
+    else:
+        window = parse_size(readahead, "readahead", total)
+    if window < largest:
+        what = "ram" if readahead is None else "readahead"
+        raise ConfigError(
+            f"a read-ahead window of {format_size(window)} cannot hold the largest sample ({format_size(largest)}): "
+            f"give a larger {what}="
+        )
+    if window > limit:
+        raise ConfigError(f"readahead={format_size(window)} is part of ram={format_size(limit)} and cannot exceed it")
+    return Memory(limit - window if holds else 0, window)
+
+
+def open_cache(
+    source: Source,
+    recipe: Recipe,
+    memory: int,
+    disk: Disk | None,
+    seed: int,
+    place: Place,
+    recorder: Recorder | None = None,
+) -> Cache:
+    """A cache of up to two levels for one source. `place` names this process's share of the disk."""
+    sizes = source.catalog.sizes
+    tiers: list[Tier] = []
+    if memory > 0:
+        _check_holds("ram", memory, sizes, "after the read-ahead window, ")
+        tiers.append(memory_tier(len(sizes), sizes, memory, row_bytes(source)))
+    if disk is not None:
+        tiers.append(_disk_tier(source, disk, place))
+    levels = []
+    for depth, tier in enumerate(tiers):
+        costs = tier.footprint(sizes)
+        _warn_of_larger(tier, costs)
+        policy = recipe.policy(costs, tier.capacity, policy_rng(seed, depth))
+        levels.append(Level(policy if recorder is None else recorder.wrap(policy, depth, costs), tier))
+    return Cache(levels, sizes)
+
+
+def _disk_tier(source: Source, disk: Disk, place: Place) -> DiskTier:
+    directory, size = _parse_disk(disk)
+    capacity = parse_size(size, "disk", source.catalog.total_bytes) // place.world_size
+    sizes = source.catalog.sizes
+    _check_holds("disk", capacity, sizes, f"shared by {place.world_size} processes, " if place.world_size > 1 else "")
+    tier = DiskTier(directory, capacity, sizes, source.catalog.fingerprint, share=str(place.rank))
+    empty_shares_beyond(directory, place.world_size)
+    return tier
+
+
+def _parse_disk(disk: Disk) -> tuple[Path, Size]:
+    if isinstance(disk, str):
+        directory, colon, size = disk.rpartition(":")
+        if not colon or not directory:
+            raise ConfigError(f'disk={disk!r}: write a directory and a limit, like "/nvme/augury:200GB"')
+        return Path(directory).expanduser(), size
+    if len(disk) != 2:
+        raise ConfigError(f"disk={disk!r}: give (directory, limit)")
+    return Path(disk[0]).expanduser(), disk[1]
+
+
+def _check_holds(what: str, capacity: int, sizes: NDArray[np.int64], why: str) -> None:
+    smallest = int(sizes.min())
+    if capacity < smallest:
+        raise ConfigError(
+            f"{what}: {why}{format_size(capacity)} are left for the cache, and the smallest sample has "
+            f"{format_size(smallest)}: give more {what}=, or recipe='none' for no cache"
+        )
+
+
+def _warn_of_larger(tier: Tier, costs: NDArray[np.int64]) -> None:
+    larger = int(np.count_nonzero(costs > tier.capacity))
+    if larger:
+        warnings.warn(
+            f"{larger} of {len(costs)} samples are larger than the {tier.name} tier "
+            f"({format_size(tier.capacity)}) and will always be read from the source",
+            AuguryWarning,
+            stacklevel=4,
+        )
+
+
+def _available_memory() -> int:
+    """What this process may still use: of the machine, or of its container if that is less."""
+    with open("/proc/meminfo") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    available = int(lines["MemAvailable"].split()[0]) * 1024
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return available
+    return available if limit == "max" else max(0, min(available, int(limit) - used))

@@ -1,0 +1,396 @@
+"""The loader: source + recipe + cache -> batches. What users import.
+
+Puts the parts together, keeps the place in the epoch and the statistics. The work is done elsewhere: schedule.py says
+which batch comes when, staging.py reads ahead, gather.py collects bytes, batch.py makes batches of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from augury import recipes
+from augury.batch import Bad, Batch, Finished, Finisher, OnError, Transform, as_tensors, check_on_error
+from augury.buffers import BufferPool, Bytes, plain
+from augury.cache import Cache
+from augury.distributed import local_place, place
+from augury.errors import AuguryWarning, Closed, ConfigError, UnknownName
+from augury.fetch import READERS, RETRIES, Fetcher
+from augury.gather import Gatherer
+from augury.ids import Ids, as_ids
+from augury.levels import Disk, divide_memory, open_cache
+from augury.metrics import EpochStats, Stats
+from augury.samplers.shuffle import InOrder
+from augury.schedule import Schedule
+from augury.sources import open_source
+from augury.staging import Staged, Staging
+from augury.trace import Recorder
+from augury.units import Size
+from augury.workers import Workers
+
+
+class Loader:
+    """Batches of a dataset that is too slow to read and too large to hold.
+
+    >>> loader = Loader("/data/train", batch_size=256, ram="8GB", transform=decode, seed=0)
+    >>> for epoch in range(90):
+    ...     for x, y, ids in loader:
+    ...         ...
+
+    Parameters
+    ----------
+    data:
+        A folder (one subfolder per class, or any tree of files), tar shards, a NumPy array or (features, labels), a
+        torch map-style dataset, or a source (which stays yours to close). See `open_source`.
+    batch_size:
+        Samples per batch and rank.
+    recipe:
+        What to visit and what to keep: a name from `augury.recipes.RECIPES`. The default changes nothing about
+        training: every sample once per epoch, in random order.
+    ram:
+        Memory for cached samples and for those read ahead: "8GB", bytes, or a fraction of the dataset (0.2).
+        By default the dataset's size, but at most a quarter of the memory that is free. Per process.
+    disk:
+        A second level below the memory: "/nvme/augury:200GB". It survives restarts. Shared evenly by the processes
+        of one machine (as LOCAL_WORLD_SIZE says).
+    readahead:
+        The part of `ram` for batches on their way; by default eight batches, at most a quarter of `ram`.
+    transform, target_transform:
+        Called with one sample (bytes, an array, or the dataset's item) or its label, after the cache, in a pool.
+    collate:
+        Makes `x` of a list of samples; by default arrays are stacked and tuples and dicts followed.
+    workers, processes:
+        How many threads transform; with `processes=True` processes, for transforms that hold the interpreter lock.
+    readers, retries:
+        Threads that read from the source, and how often a passing failure is tried again.
+    shuffle, subset, drop_last:
+        False: by id. Only these ids. Leave out the last, incomplete batch.
+    rank, world_size:
+        By default of `torch.distributed`, or of the launcher's variables, when iteration starts.
+    epochs:
+        How many epochs there will be, if known: nothing is read ahead beyond the last one.
+    on_error:
+        What to do about a sample that cannot be read or decoded: "raise", "skip" it, or "substitute" another sample of
+        the batch. Either way it is listed in `quarantine`, by id and location.
+    output, pin_memory:
+        "torch" or "numpy"; "auto" gives tensors if torch is loaded. Page-locked memory for faster copies to a device.
+    cache, admit:
+        Share another loader's cache over the same data; with `admit=False` without disturbing it (validation).
+    trace:
+        A file to record every decision in, for `augury replay --trace`.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        batch_size: int,
+        *,
+        recipe: str | recipes.Recipe | None = None,
+        ram: Size | None = None,
+        disk: Disk | None = None,
+        readahead: Size | None = None,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        labels: Any = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        subset: ArrayLike | None = None,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        epochs: int | None = None,
+        readers: int = READERS,
+        retries: int = RETRIES,
+        workers: int | None = None,
+        processes: bool = False,
+        on_error: OnError = "raise",
+        output: Literal["auto", "torch", "numpy"] = "auto",
+        pin_memory: bool = False,
+        cache: Cache | None = None,
+        admit: bool = True,
+        trace: str | os.PathLike[str] | None = None,
+    ) -> None:
+        _check_positive(batch_size=batch_size, readers=readers, workers=workers, epochs=epochs)
+        if not 0 <= seed < 2**63:
+            raise ConfigError(f"seed={seed}: give a number from 0 to 2^63 - 1")
+        place(rank, world_size)  # what is given must be right now; what is not is asked when iteration starts
+        self.recipe = recipes.find(recipe or recipes.DEFAULT)
+        if cache is not None:
+            _refuse_with_cache(ram=ram, disk=disk, recipe=recipe, trace=trace)
+        self._given_place = rank, world_size
+        self._tensors = _wants_tensors(output)
+        self._owned = _Owned()
+        self._finalizer = weakref.finalize(self, self._owned.close)
+        try:
+            self.source = self._owned.keep(open_source(data, labels), unless=data)
+            self.batch_size, self.drop_last, self.seed, self.epochs = batch_size, drop_last, seed, epochs
+            self.subset = None if subset is None else _checked_subset(subset, len(self.source.catalog))
+            self._make_sampler = self.recipe.sampler if shuffle else InOrder
+            memory = divide_memory(
+                self.source, batch_size, ram, readahead, holds=cache is None and self.recipe.name != "none"
+            )
+            self._window = memory.window
+            self._recorder: Recorder | None = None
+            if cache is None:
+                recorder = None if trace is None else self._owned.keep(self._record_to(trace))
+                self._recorder = recorder
+                opened = open_cache(self.source, self.recipe, memory.tier, disk, seed, local_place(), recorder)
+                self.cache = self._owned.keep(opened)
+            else:
+                self.cache = _checked_cache(cache, len(self.source.catalog))
+            fetcher = self._owned.keep(Fetcher(self.source, readers, retries))
+            buffers = BufferPool(_pinned_memory() if pin_memory else plain)
+            self._finish = Finisher(
+                self.source, transform, target_transform, collate, check_on_error(on_error), buffers
+            )
+            immediate = self._finish.immediate
+            self._workers = None if immediate else self._owned.keep(Workers(self._finish, workers, processes))
+            self._gatherer = Gatherer(self.source, self.cache, fetcher, buffers, admit)
+        except BaseException:
+            self._finalizer()
+            raise
+        self._plans = self.recipe.foresight and admit and cache is None
+        self._epoch = self._offset = 0
+        self._left_midway = False
+        self._running: _Running | None = None
+        self._stats: dict[int, EpochStats] = {}
+        self._pid = os.getpid()
+        self.quarantine: list[Bad] = []
+        """Samples that could not be used, each once, as errors with `id`, `location` and `reason`."""
+
+    def __len__(self) -> int:
+        """Batches per epoch, the same on every rank."""
+        return len(self._schedule())
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The next epoch, or the rest of the one that was resumed."""
+        self._check_usable()
+        if self._left_midway:
+            self.set_epoch(self._epoch + 1)
+        running = self._run_from(self._epoch, self._offset)
+        return self._batches(running, running.schedule.batches_from(self._offset))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be this epoch, from its start. Not needed when epochs follow each other."""
+        if epoch < 0:
+            raise ConfigError(f"epoch {epoch}: epochs are counted from 0")
+        self._epoch, self._offset, self._left_midway = int(epoch), 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training is: enough to go on elsewhere, with any number of ranks and any batch size."""
+        return {
+            "version": 1,
+            "seed": self.seed,
+            "epoch": self._epoch,
+            "offset": self._offset,
+            "samples": self._samples,
+            "recipe": self.recipe.name,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken. Costs nothing: no batch is read to be skipped."""
+        if state.get("version") != 1:
+            raise ConfigError(f"this state has version {state.get('version')!r}; this release reads version 1")
+        for name, mine in (("samples", self._samples), ("recipe", self.recipe.name)):
+            if state[name] != mine:
+                raise ConfigError(f"this state was saved with {name}={state[name]!r}, and this loader has {mine!r}")
+        self._stop()
+        self.seed = int(state["seed"])
+        self._epoch, self._offset, self._left_midway = int(state["epoch"]), int(state["offset"]), False
+
+    def stats(self) -> Stats:
+        """Hits, misses, bytes by holder and seconds waited, per epoch and in total, of the batches handed out."""
+        return Stats([copy.deepcopy(self._stats[epoch]) for epoch in sorted(self._stats)])
+
+    def close(self) -> None:
+        """End all threads and give back memory and files. What is on disk stays for the next run."""
+        if self._pid == os.getpid():
+            self._stop()
+            self._finalizer()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def _samples(self) -> int:
+        return len(self.source.catalog) if self.subset is None else len(self.subset)
+
+    def _schedule(self) -> Schedule:
+        sampler = self._make_sampler(self._samples, self.seed)
+        where = place(*self._given_place)
+        return Schedule(sampler, self.batch_size, where, self._samples, self.subset, self.drop_last, self.epochs)
+
+    def _run_from(self, epoch: int, offset: int) -> _Running:
+        """The read-ahead window that is about to deliver this place, or a new one."""
+        running = self._running
+        where = place(*self._given_place)
+        if running is not None and running.next == (epoch, offset) and running.schedule.place == where:
+            return running
+        self._stop()
+        schedule = self._schedule()
+        if len(schedule) == 0:
+            raise ConfigError(
+                f"an epoch has no batch: {self._samples} samples, batch_size={self.batch_size}, "
+                f"world_size={where.world_size}, drop_last={self.drop_last}"
+            )
+        begin = None if self._recorder is None else self._recorder.mark_epoch
+        walk = schedule.walk(epoch, offset, self.cache, self._plans, begin)
+        staging = Staging(walk, self._gatherer, self._finish, self._workers, self._window)
+        self._running = _Running(staging, schedule, (epoch, offset))
+        self._owned.staging = staging
+        return self._running
+
+    def _batches(self, running: _Running, count: int) -> Iterator[Batch]:
+        self._left_midway = count > 0
+        began = time.perf_counter()
+        for index in range(count):
+            batch = self._next(running, last=index + 1 == count)
+            if batch is not None:
+                yield batch
+            now = time.perf_counter()
+            self._stats[running.delivered].seconds += now - began
+            began = now
+
+    def _next(self, running: _Running, last: bool) -> Batch | None:
+        """Take one batch and note it; None where no sample of it could be used."""
+        if self._running is not running:
+            raise Closed("this iterator has ended: the loader was closed, reset, or iterated anew")
+        try:
+            taken = running.staging.next()
+        except BaseException:
+            self._stop()
+            raise
+        assert taken is not None, "the schedule has ended too early"
+        staged, finished, waited = taken
+        epoch, offset = running.next
+        running.delivered = epoch
+        self._note(epoch, staged, finished, waited)
+        if last:
+            self._epoch, self._offset, self._left_midway = epoch + 1, 0, False
+        else:
+            self._epoch, self._offset = epoch, running.schedule.offset_after(offset)
+        running.next = self._epoch, self._offset
+        if last and self._epoch == self.epochs:
+            self._stop()  # nothing is read ahead beyond the last epoch: the window has ended
+        if finished.batch is None:
+            if running.schedule.place.world_size > 1:
+                raise finished.bad[0]  # other ranks have a batch here: to pass over it would leave them waiting
+            return None
+        batch = finished.batch
+        return Batch(as_tensors(batch.x), as_tensors(batch.y), batch.ids) if self._tensors else batch
+
+    def _note(self, epoch: int, staged: Staged, finished: Finished, waited: float) -> None:
+        raw = staged.raw
+        assert raw is not None
+        stats = self._stats.setdefault(epoch, EpochStats(epoch))
+        stats.add(EpochStats(epoch, raw.counts, 1, raw.bytes_from, len(finished.bad), waited))
+        known = {bad.id for bad in self.quarantine} if finished.bad else set()
+        self.quarantine.extend(bad for bad in finished.bad if bad.id not in known)
+
+    def _record_to(self, path: str | os.PathLike[str]) -> Recorder:
+        header = {"recipe": self.recipe.name, "seed": self.seed, "batch": self.batch_size}
+        return Recorder(path, header, self.source.catalog.sizes)
+
+    def _check_usable(self) -> None:
+        if not self._finalizer.alive:
+            raise Closed("this loader is closed")
+        if self._pid != os.getpid():
+            raise Closed("this loader was made in another process: make one in each process, or use CachedDataset")
+
+    def _stop(self) -> None:
+        """Give up what is read ahead."""
+        if self._running is not None:
+            self._running.staging.close()
+            self._running = self._owned.staging = None
+
+
+class _Running:
+    """A read-ahead window and the place of the batch that it delivers next."""
+
+    def __init__(self, staging: Staging, schedule: Schedule, next: tuple[int, int]) -> None:
+        self.staging, self.schedule, self.next = staging, schedule, next
+        self.delivered = next[0]
+
+
+class _Owned:
+    """What must be closed with the loader, in the order of use. Does not refer to the loader itself."""
+
+    def __init__(self) -> None:
+        self.staging: Staging | None = None
+        self._parts: list[Any] = []
+
+    def keep(self, part: Any, unless: Any = None) -> Any:
+        """Close `part` later, unless it is the user's own."""
+        if part is not unless:
+            self._parts.append(part)
+        return part
+
+    def close(self) -> None:
+        if self.staging is not None:
+            self.staging.close()
+        while self._parts:
+            self._parts.pop().close()
+
+
+def _check_positive(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and (isinstance(number, bool) or number != int(number) or number < 1):
+            raise ConfigError(f"{name}={number!r}: give a whole number from 1 on")
+
+
+def _checked_subset(subset: ArrayLike, samples: int) -> Ids:
+    ids = as_ids(subset)
+    if len(ids) == 0:
+        raise ConfigError("subset= names no sample")
+    if ids.min() < 0 or ids.max() >= samples:
+        raise ConfigError(f"subset= names ids from {ids.min()} to {ids.max()}; the dataset has ids 0 to {samples - 1}")
+    return ids
+
+
+def _refuse_with_cache(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name}= belongs to the loader that made the cache; leave it out beside cache=")
+
+
+def _checked_cache(cache: Cache, samples: int) -> Cache:
+    if cache.samples != samples:
+        raise ConfigError(
+            f"the cache is for {cache.samples} samples and this data has {samples}: share only over one dataset"
+        )
+    return cache
+
+
+def _wants_tensors(output: str) -> bool:
+    if output not in ("auto", "torch", "numpy"):
+        raise UnknownName("output", output, ("auto", "torch", "numpy"))
+    if output == "torch":
+        import torch  # noqa: F401  (so that a missing torch is an error here and not in the first batch)
+    return output == "torch" or (output == "auto" and "torch" in sys.modules)
+
+
+def _pinned_memory() -> Callable[[int], Bytes]:
+    """Memory that a device reads without an extra copy, where there is a device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        warnings.warn("pin_memory=True has no effect: torch finds no CUDA device", AuguryWarning, stacklevel=3)
+        return plain
+
+    def allocate(nbytes: int) -> Bytes:
+        pinned: Bytes = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
+        return pinned
+
+    return allocate

@@ -1,0 +1,221 @@
+"""The read-ahead window: batches in access order, bounded by bytes, read and finished ahead of training.
+
+One thread (the pump) makes all decisions and moves all cached bytes, in access order; reader threads fetch, a pool
+decodes, the consumer takes. The pump reserves a batch's bytes before it decides anything about it, so whatever is
+decided can be completed without waiting for the consumer. Epochs are the schedule's business, not this file's.
+
+The threads share no lock: the pump alone adds to the window, the consumer alone takes from it, and two queues carry
+batches one way and wake-ups the other (docs/decisions/0003-pipeline.md has what that gains).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from augury.batch import Finished, Finisher, nbytes
+from augury.errors import AuguryError
+from augury.gather import Gatherer, Pending, Raw
+from augury.ids import Ids
+from augury.workers import Workers
+
+TOGETHER = 1 << 22
+"""Bytes up to which batches that are in memory are gathered at once (docs/decisions/0003-pipeline.md)."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One batch to come: what to read, and where it belongs."""
+
+    epoch: int
+    ids: Ids
+    ends_epoch: bool
+    """What comes next must be drawn first, which takes a while."""
+
+
+@dataclass(slots=True)
+class Staged:
+    """One batch that is collected; it stays in the window until it is delivered."""
+
+    work: Work
+    reserved: int
+    raw: Raw
+    result: Finished | Future[Finished]
+
+
+@dataclass(slots=True)
+class _Decided:
+    """One batch whose reads are under way."""
+
+    work: Work
+    reserved: int
+    pending: Pending
+
+
+@dataclass(slots=True)
+class _Ended:
+    """The pump has stopped: by an error, or because there is nothing more to deliver."""
+
+    error: BaseException | None
+
+
+class Staging:
+    """The window and its pump. One consumer thread calls `next`; `close` may come from any thread."""
+
+    def __init__(
+        self,
+        schedule: Iterator[Work],
+        gatherer: Gatherer,
+        finish: Finisher,
+        workers: Workers | None,
+        window: int,
+        job: int = 0,
+    ) -> None:
+        self._schedule, self._gatherer, self._finish, self._workers = schedule, gatherer, finish, workers
+        self._window, self._job = window, job
+        self._sizes = gatherer.source.catalog.sizes
+        self._row_bytes = gatherer.source.catalog.uniform_size
+        self._swell = 1.0
+        """How much larger a finished batch is than its bytes: decoded images take more room than files."""
+        self._reserved = self._released = 0
+        """Bytes that ever entered the window (the pump counts) and that ever left it (the consumer counts)."""
+        self._entered = self._left = 0
+        self._pump_waits = False
+        self._upcoming: Work | None = None
+        self._decided: deque[_Decided] = deque()
+        self._delivery: queue.SimpleQueue[Staged | _Ended] = queue.SimpleQueue()
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._taken: Staged | _Ended | None = None
+        self._closing = False
+        self._pump = threading.Thread(target=self._run, name="augury-pump", daemon=True)
+        gatherer.cache.listen(self)
+        self._pump.start()
+
+    def ring(self) -> None:
+        """Something has changed: let the pump look again."""
+        if threading.get_ident() != self._pump.ident:
+            self._rings.put(None)
+
+    def next(self) -> tuple[Staged, Finished, float] | None:
+        """The next batch in order and the seconds waited for it; None after the last one."""
+        began = time.perf_counter()
+        taken = self._taken
+        if taken is None:
+            taken = self._taken = self._delivery.get()  # kept, so that Ctrl-C while waiting below loses no batch
+        if isinstance(taken, _Ended):
+            if taken.error is not None:
+                raise taken.error
+            return None
+        result = taken.result
+        finished = result.result() if isinstance(result, Future) else result
+        self._taken = None
+        self._released += taken.reserved
+        self._left += 1
+        if self._pump_waits:
+            self._rings.put(None)
+        return taken, finished, time.perf_counter() - began
+
+    def close(self) -> None:
+        """End the pump; batches decided but not collected are given up. Returns when nothing moves any more."""
+        self._closing = True
+        self._rings.put(None)
+        if self._pump is not threading.current_thread():
+            self._pump.join()
+        self._gatherer.cache.unlisten(self)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            while not self._closing and self._advance():
+                pass
+        except BaseException as raised:
+            error = raised
+        self._delivery.put(_Ended(error))
+        while self._decided:
+            self._gatherer.abandon(self._decided.popleft().pending)
+
+    def _advance(self) -> bool:
+        """Collect the oldest batches if they are there, else decide one more if it fits, else wait. False: all done."""
+        ready = bool(self._decided) and self._gatherer.ready(self._decided[0].pending)
+        if ready and not self._may_wait_for_company():
+            self._collect()
+            return True
+        if self._upcoming is None:
+            self._upcoming = next(self._schedule, None)
+        work = self._upcoming
+        if work is None and not self._decided:
+            return False
+        if work is not None and self._has_room(work):
+            self._upcoming = None
+            self._decide(work)
+        elif ready:
+            self._collect()
+        else:
+            self._pump_waits = True
+            if work is None or not self._has_room(work):  # the consumer may have made room before it saw us waiting
+                self._rings.get()
+            self._pump_waits = False
+        return True
+
+    def _may_wait_for_company(self) -> bool:
+        """Whether a few more batches may be decided before the oldest is collected: only those that cost no time."""
+        last = self._decided[-1]
+        together = (len(self._decided) + 1) * last.reserved
+        return together <= TOGETHER and self._gatherer.joinable(last.pending) and not last.work.ends_epoch
+
+    def _has_room(self, work: Work) -> bool:
+        # A batch that is larger than the whole window is prepared alone: it is the one training waits for.
+        inside = self._reserved - self._released
+        return self._entered == self._left or inside + self._cost(work) <= self._window
+
+    def _cost(self, work: Work) -> int:
+        exact = self._row_bytes
+        stored = exact * len(work.ids) if exact is not None else int(self._sizes[work.ids].sum())
+        return int(stored * self._swell)
+
+    def _decide(self, work: Work) -> None:
+        cost = self._cost(work)
+        self._reserved += cost
+        self._entered += 1
+        self._decided.append(_Decided(work, cost, self._gatherer.begin(work.ids, self.ring, self._job)))
+
+    def _collect(self) -> None:
+        """Collect the oldest batch, together with those behind it that are in the topmost tier as it is."""
+        line = [self._decided.popleft()]
+        while self._decided and self._gatherer.joins(line[-1].pending, self._decided[0].pending):
+            line.append(self._decided.popleft())
+        if len(line) == 1:
+            self._deliver(line[0], self._gatherer.finish(line[0].pending))
+        else:
+            for each, raw in zip(line, self._gatherer.finish_together([each.pending for each in line]), strict=True):
+                self._deliver(each, raw)
+
+    def _deliver(self, decided: _Decided, raw: Raw) -> None:
+        result: Finished | Future[Finished]
+        if self._workers is None:
+            result = self._finished(raw)
+        else:
+            result = self._workers.submit(raw)
+            result.add_done_callback(self._measure)
+        self._delivery.put(Staged(decided.work, decided.reserved, raw, result))
+
+    def _finished(self, raw: Raw) -> Finished | Future[Finished]:
+        """Finish here and now; an error keeps its place in the order, as it would in a pool."""
+        try:
+            return self._finish(raw)
+        except AuguryError as error:
+            failed: Future[Finished] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _measure(self, future: Future[Finished]) -> None:
+        """Once a batch is finished its real size is known: the window counts later ones by it."""
+        if future.cancelled() or future.exception() is not None or (batch := future.result().batch) is None:
+            return
+        stored = max(1, int(self._sizes[batch.ids].sum()))
+        self._swell = max(self._swell, nbytes(batch.x) / stored)

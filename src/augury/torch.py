@@ -1,0 +1,233 @@
+"""For those who keep `torch.utils.data.DataLoader`: the same cache as a drop-in Dataset, the same orders as a Sampler.
+
+    dataset = augury.torch.CachedDataset("/data/train", ram="8GB", transform=decode)
+    sampler = augury.torch.Sampler(dataset, seed=0)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=256, sampler=sampler, num_workers=4)
+
+The only module that imports torch when it is imported. `augury.Loader` needs none of this.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator, Sequence, Sized
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Sampler as TorchSampler
+
+from augury import recipes
+from augury.batch import Bad, Finisher, OnError, Transform, check_on_error
+from augury.buffers import BufferPool
+from augury.distributed import Place, local_place, place
+from augury.errors import ConfigError
+from augury.fetch import READERS, RETRIES, Fetcher
+from augury.gather import Gatherer
+from augury.ids import as_ids
+from augury.levels import Disk, divide_memory, open_cache
+from augury.metrics import Counts
+from augury.samplers.ranks import share
+from augury.samplers.shuffle import InOrder
+from augury.sources import open_source
+from augury.units import Size
+
+
+class CachedDataset(Dataset[Any]):
+    """Any data behind a cache, as a map-style dataset: items are (sample, label), or samples where nothing is labelled.
+
+    Parameters are those of `augury.Loader`. Under worker processes each worker holds its own share of `ram` and
+    `disk`, and all share the catalog by memory map. `with_ids` appends each item's id, for recipes that learn.
+    ImageFolder's attributes (`classes`, `class_to_idx`, `samples`, `targets`) are there where the data has them.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        ram: Size | None = None,
+        disk: Disk | None = None,
+        recipe: str | recipes.Recipe | None = None,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        labels: Any = None,
+        seed: int = 0,
+        readers: int = READERS,
+        retries: int = RETRIES,
+        on_error: OnError = "raise",
+        with_ids: bool = False,
+    ) -> None:
+        self.source = open_source(data, labels)
+        self.recipe = recipes.find(recipe or recipes.DEFAULT)
+        self._finish = Finisher(self.source, transform, target_transform, on_error=check_on_error(on_error))
+        self._ram, self._disk, self._seed = ram, disk, seed
+        self._readers, self._retries, self._with_ids = readers, retries, with_ids
+        self._mine: _Mine | None = None
+        self._memory(Place(0, 1))  # what cannot work is an error here, not in the first batch
+
+    def __len__(self) -> int:
+        return len(self.source.catalog)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """One item per index; torch calls this with a whole batch."""
+        mine = self._opened()
+        raw = mine.gatherer.now(self._checked(indices))
+        mine.counts.add(raw.counts)
+        usable = self._finish.usable(raw)
+        mine.note(usable.bad)
+        ids = usable.ids.tolist()
+        columns = [usable.samples]
+        if usable.targets and usable.targets[0] is not None:
+            columns.append(usable.targets)
+        if self._with_ids:
+            columns.append(ids)
+        return usable.samples if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self.source.catalog.classes)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        return {name: at for at, name in enumerate(self.classes)}
+
+    @cached_property
+    def targets(self) -> list[Any]:
+        labels = self.source.catalog.labels
+        if labels is None:
+            raise AttributeError("this dataset has no labels")
+        listed: list[Any] = labels.tolist()
+        return listed
+
+    @cached_property
+    def samples(self) -> list[tuple[str, Any]]:
+        where = self.source.catalog.location
+        return [(where(id), label) for id, label in enumerate(self.targets)]
+
+    def counts(self) -> Counts:
+        """What happened to this process's requests (each worker process counts its own)."""
+        return self._opened().counts
+
+    @property
+    def quarantine(self) -> list[Bad]:
+        """Samples that this process could not use, each once."""
+        return self._opened().quarantine
+
+    def close(self) -> None:
+        """End this process's threads and give back memory and files."""
+        if self._mine is not None:
+            self._mine.close()
+            self._mine = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_mine": None}
+
+    def _checked(self, indices: Sequence[int]) -> Any:
+        ids, samples = as_ids(indices), len(self)
+        if len(ids) and (ids.min() < -samples or ids.max() >= samples):
+            raise IndexError(f"index {ids.min() if ids.min() < 0 else ids.max()} of a dataset of {samples} samples")
+        return np.where(ids < 0, ids + samples, ids)
+
+    def _memory(self, where: Place) -> int:
+        """What the memory tier of one of several processes may hold. There is no read-ahead here."""
+        memory = divide_memory(self.source, 1, self._ram, None, holds=self.recipe.name != "none")
+        return (memory.tier + memory.window) // where.world_size if memory.tier else 0
+
+    def _opened(self) -> _Mine:
+        """This process's own cache and threads: neither survives a fork, so each process makes its own."""
+        if self._mine is None or self._mine.pid != os.getpid():
+            info, local = get_worker_info(), local_place()
+            workers, worker = (1, 0) if info is None else (info.num_workers, info.id)
+            memory = self._memory(Place(worker, workers))
+            disk_place = Place(local.rank * workers + worker, local.world_size * workers)
+            cache = open_cache(self.source, self.recipe, memory, self._disk, self._seed, disk_place)
+            fetcher = Fetcher(self.source, self._readers, self._retries)
+            self._mine = _Mine(Gatherer(self.source, cache, fetcher, BufferPool()), fetcher)
+        return self._mine
+
+
+class _Mine:
+    """What belongs to one process."""
+
+    def __init__(self, gatherer: Gatherer, fetcher: Fetcher) -> None:
+        self.pid, self.gatherer = os.getpid(), gatherer
+        self.counts = Counts()
+        self.quarantine: list[Bad] = []
+        self.close = weakref.finalize(self, _close, os.getpid(), fetcher, gatherer.cache)
+
+    def note(self, bad: list[Bad]) -> None:
+        known = {error.id for error in self.quarantine} if bad else set()
+        self.quarantine.extend(error for error in bad if error.id not in known)
+
+
+def _close(pid: int, *parts: Any) -> None:
+    if pid == os.getpid():  # a forked child has copies, but not the threads
+        for part in parts:
+            part.close()
+
+
+class Sampler(TorchSampler[int]):
+    """A recipe's order for torch's DataLoader: every rank gets equally many samples, and a run resumes in O(1).
+
+    Like DistributedSampler (`set_epoch`, `num_replicas`, `rank`, `drop_last`), but with or without a process group.
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        *,
+        recipe: str | recipes.Recipe | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        self.total = data if isinstance(data, int) else len(data)
+        if self.total < 1:
+            raise ConfigError("there is no sample to draw")
+        place(rank, num_replicas)
+        self.recipe = recipes.find(recipe or recipes.DEFAULT)
+        self.seed, self.drop_last, self._shuffle = seed, drop_last, shuffle
+        self._given = rank, num_replicas
+        self.epoch = self._offset = self._yielded = 0
+
+    def __len__(self) -> int:
+        size = place(*self._given).world_size
+        return self.total // size if self.drop_last else -(-self.total // size)
+
+    def __iter__(self) -> Iterator[int]:
+        make = self.recipe.sampler if self._shuffle else InOrder
+        order = make(self.total, self.seed).draw(self.epoch, np.empty(0, np.float32))
+        where = place(*self._given)
+        self._yielded = 0
+        for id in share(order[self._offset :], 1, *where, self.drop_last).tolist():
+            self._yielded += 1
+            yield id
+        self._offset = self._yielded = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be this epoch, from its start."""
+        self.epoch, self._offset, self._yielded = int(epoch), 0, 0
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """Where the epoch is. With worker processes DataLoader draws ahead of training: then say how many samples
+        this rank has `consumed` since the epoch started or was resumed."""
+        done = self._yielded if consumed is None else consumed
+        offset = min(self.total, self._offset + done * place(*self._given).world_size)
+        return {"version": 1, "seed": self.seed, "epoch": self.epoch, "offset": offset, "samples": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on there, with any number of ranks."""
+        if state.get("version") != 1 or state["samples"] != self.total:
+            raise ConfigError(
+                f"this state is of version {state.get('version')!r} for {state.get('samples')} samples; "
+                f"needed are version 1 and {self.total} samples"
+            )
+        self.seed = int(state["seed"])
+        self.epoch, self._offset, self._yielded = int(state["epoch"]), int(state["offset"]), 0

@@ -1,0 +1,20 @@
+"""Makes `helpers` importable, and checks after every test that no thread of ours is left behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind():
+    yield
+    from helpers import threads
+
+    gc.collect()
+    assert threads() == []
