@@ -21,8 +21,16 @@ from _common import arguments, report, say
 
 SIZE = 512
 
-AUGURY = """
-import resource, sys, time, json
+PEAK = """
+def peak():
+    with open("/proc/self/status") as file:  # unlike getrusage, not what the parent process had
+        return next(int(line.split()[1]) / 1000 for line in file if line.startswith("VmHWM"))
+"""
+
+AUGURY = (
+    PEAK
+    + """
+import sys, time, json
 began = time.perf_counter()
 import augury
 from augury.sources.packed import PackedSource
@@ -30,11 +38,14 @@ loader = augury.Loader(PackedSource(sys.argv[1], catalog=sys.argv[2]), 256, ram=
 batch = next(iter(loader))
 taken = time.perf_counter() - began
 loader.close()
-print(json.dumps({"seconds": taken, "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}))
+print(json.dumps({"seconds": taken, "peak MB": peak()}))
 """
+)
 
-TORCH = """
-import os, pickle, resource, sys, time, json
+TORCH = (
+    PEAK
+    + """
+import os, pickle, sys, time, json
 began = time.perf_counter()
 import torch
 
@@ -49,16 +60,14 @@ class Items(torch.utils.data.Dataset):
         file = os.open(path, os.O_RDONLY)
         data = os.pread(file, size, offset)
         os.close(file)
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8), label
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8), label, peak()
 
 loader = torch.utils.data.DataLoader(Items(sys.argv[2]), 256, shuffle=True, num_workers=2)
 batch = next(iter(loader))
 taken = time.perf_counter() - began
-del loader
-own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-workers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
-print(json.dumps({"seconds": taken, "peak MB": own, "peak MB of the largest worker": workers}))
+print(json.dumps({"seconds": taken, "peak MB": peak(), "peak MB of a worker": float(batch[2].max())}))
 """
+)
 
 
 def prepare(folder: Path, samples: int) -> tuple[Path, Path, Path]:

@@ -7,9 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augury.ids import NEVER, NONE, as_ids, first_seen, first_use, frequency, has_duplicates, next_use
+from augury.ids import NONE, as_ids, first_seen, frequency, has_duplicates, uses
 
 orders = st.lists(st.integers(0, 9), max_size=40)
+
+
+NEVER = np.iinfo(np.int64).max
+
+
+def next_use(ids, samples):
+    small, large = uses(ids, samples, np.uint32)[1], uses(ids, samples)[1]
+    assert np.array_equal(small == np.iinfo(np.uint32).max, large == NEVER)
+    assert np.array_equal(small[large != NEVER], large[large != NEVER])
+    return large
+
+
+def first_use(ids, samples):
+    return uses(ids, samples)[0]
 
 
 def next_use_slowly(order):

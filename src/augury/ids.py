@@ -18,9 +18,6 @@ Scores: TypeAlias = NDArray[np.float32]
 NONE: Ids = np.empty(0, np.int64)
 NONE.flags.writeable = False
 
-NEVER = np.iinfo(np.int64).max
-"""The next use of an id that the order does not name again."""
-
 
 def as_ids(ids: ArrayLike) -> Ids:
     """Any array-like of whole numbers as a one-dimensional id array, without a copy where none is needed."""
@@ -52,21 +49,32 @@ def frequency(order: Ids, samples: int) -> NDArray[np.int64]:
     return np.bincount(order, minlength=samples)
 
 
-def first_use(order: Ids, samples: int) -> NDArray[np.int64]:
-    """For each id, the position of its first occurrence in the order, or NEVER."""
-    head = order[:samples]
-    first = _positions(head, samples)
-    if len(order) > samples and (first == NEVER).any():  # not all ids come within the first epoch's length
-        first = _positions(order, samples)
+def uses(order: Ids, samples: int, kind: type[np.integer[Any]] = np.int64) -> tuple[NDArray[Any], NDArray[Any]]:
+    """For each id its first position in the order, and for each position the next one of the same id.
+
+    Where there is none, the largest number of `kind`. A smaller kind makes this faster: it is bound by memory.
+    """
+    never = np.iinfo(kind).max
+    first = _positions(order[:samples], samples, kind)
+    first_epoch_is_whole = not (first == never).any()
+    after = _next_by_epochs(order, samples, kind) if first_epoch_is_whole else None
+    if after is None:
+        after = _next_by_sorting(order, kind)
+    if len(order) > samples and not first_epoch_is_whole:
+        first = _positions(order, samples, kind)
+    return first, after
+
+
+def _positions(order: Ids, samples: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
+    """Where each id first stands."""
+    first = np.full(samples, np.iinfo(kind).max, kind)
+    # Of several assignments to one element NumPy keeps the last: going backwards, that is the earliest.
+    first[order[::-1]] = np.arange(len(order) - 1, -1, -1, dtype=kind)
     return first
 
 
-def next_use(order: Ids, samples: int) -> NDArray[np.int64]:
-    """For each position of the order, the next position of the same id, or NEVER."""
-    by_epochs = _next_use_by_epochs(order, samples)
-    if by_epochs is not None:
-        return by_epochs
-    after = np.full(len(order), NEVER, np.int64)
+def _next_by_sorting(order: Ids, kind: type[np.integer[Any]]) -> NDArray[Any]:
+    after = np.full(len(order), np.iinfo(kind).max, kind)
     by_id = np.argsort(order, kind="stable")
     grouped = order[by_id]
     same = np.flatnonzero(grouped[1:] == grouped[:-1])
@@ -74,25 +82,15 @@ def next_use(order: Ids, samples: int) -> NDArray[np.int64]:
     return after
 
 
-def _positions(order: Ids, samples: int) -> NDArray[np.int64]:
-    """Where each id first stands, or NEVER."""
-    first = np.full(samples, NEVER, np.int64)
-    # Of several assignments to one element NumPy keeps the last: going backwards, that is the earliest.
-    first[order[::-1]] = np.arange(len(order) - 1, -1, -1)
-    return first
-
-
-def _next_use_by_epochs(order: Ids, samples: int) -> NDArray[np.int64] | None:
+def _next_by_epochs(order: Ids, samples: int, kind: type[np.integer[Any]]) -> NDArray[Any] | None:
     """The same without a sort, where the order is whole permutations one after the other; None where it is not."""
-    if samples == 0 or len(order) <= samples or len(order) % samples:
+    if samples == 0 or len(order) % samples:
         return None
-    after = np.full(len(order), NEVER, np.int64)
-    if (_positions(order[:samples], samples) == NEVER).any():
-        return None
+    never = np.iinfo(kind).max
+    after = np.full(len(order), never, kind)
     for start in range(samples, len(order), samples):
-        first = _positions(order[start : start + samples], samples)
-        if (first == NEVER).any():
+        first = _positions(order[start : start + samples], samples, kind)
+        if (first == never).any():
             return None
-        after[start - samples : start] = first[order[start - samples : start]]
-        after[start - samples : start] += start
+        np.add(first[order[start - samples : start]], start, out=after[start - samples : start], casting="unsafe")
     return after

@@ -24,7 +24,7 @@ from augury.gather import Gatherer, Pending, Raw
 from augury.ids import Ids
 from augury.workers import Workers
 
-TOGETHER = 1 << 22
+TOGETHER = 1 << 23
 """Bytes up to which batches that are in memory are gathered at once (docs/decisions/0003-pipeline.md)."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.errors import ConfigError
-from augury.ids import NONE, Ids, Mask, first_use, next_use
+from augury.ids import NONE, Ids, Mask, uses
 from augury.policies.ranking import Holding, Ranked
 
 
@@ -155,8 +155,8 @@ class MIN(Ranked):
             raise ConfigError(f"min plans at most {self._UNKNOWN - 1:,} requests ahead, not {len(order):,}")
         samples = len(self.resident)
         self._job, self._at = job, 0
-        self._after = np.minimum(next_use(order, samples), self._UNKNOWN).astype(np.uint32)
-        self._set(slice(None), np.minimum(first_use(order, samples), self._UNKNOWN))
+        first, self._after = uses(order, samples, np.uint32)
+        self._set(slice(None), first)
         self._front.restart()
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:

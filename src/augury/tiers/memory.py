@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,9 @@ from augury.errors import Closed, TierFailed
 from augury.ids import NONE, Ids, Mask
 from augury.sources import Buffer
 from augury.tiers.checks import byte_lengths, check_batch, check_sizes
+
+_SPLIT = 1 << 20
+"""Bytes from which a gather is shared with a second thread: one core does not use up the memory's bandwidth."""
 
 
 class MatrixTier:
@@ -34,6 +39,8 @@ class MatrixTier:
         self._row_of: NDArray[Any] = np.full(samples, -1, np.int32 if rows < 2**31 else np.int64)
         self._free = np.arange(rows - 1, -1, -1, dtype=self._row_of.dtype)
         self._free_rows = rows
+        several = len(os.sched_getaffinity(0)) > 1
+        self._helper = ThreadPoolExecutor(1, "augury-gather") if several else None
 
     def footprint(self, sizes: NDArray[Any]) -> NDArray[Any]:
         """Each sample costs one row."""
@@ -52,9 +59,18 @@ class MatrixTier:
         """
         # "clip" turns the -1 of an absent id into row 0, and unlike "raise" writes straight to `out`.
         rows = self._row_of[ids]
-        self._open().take(rows, axis=0, out=out, mode="clip")
+        self._gather(self._open(), rows, out)
         held: Mask = rows >= 0
         return held
+
+    def _gather(self, matrix: NDArray[np.uint8], rows: NDArray[Any], out: NDArray[np.uint8]) -> None:
+        if out.nbytes < _SPLIT or self._helper is None:
+            matrix.take(rows, axis=0, out=out, mode="clip")
+            return
+        half = len(rows) // 2
+        other = self._helper.submit(matrix.take, rows[half:], 0, out[half:], "clip")
+        matrix.take(rows[:half], axis=0, out=out[:half], mode="clip")
+        other.result()
 
     def read(self, ids: Ids) -> list[Buffer | None]:
         """One copy per id, as its row is used again after a drop; None where it is absent."""
@@ -94,6 +110,8 @@ class MatrixTier:
     def close(self) -> None:
         """Give back the memory; a gather that is under way ends first."""
         self._matrix = None
+        if self._helper is not None:
+            self._helper.shutdown()
 
     def _open(self) -> NDArray[np.uint8]:
         matrix = self._matrix
