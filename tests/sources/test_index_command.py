@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from augury.catalog import Catalog
+from augury.cli import main
 from augury.commands import index as index_module
-from augury.commands.index import index
 from augury.sources import open_source
-
-app = typer.Typer()
-app.command()(index)
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200", "NO_COLOR": "1"})
-    return result.exit_code, result.output
+    """The exit code and everything printed."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(printed):
+        patch.setattr(sys, "argv", ["augury", "index", *map(str, arguments)])
+        patch.setenv("COLUMNS", "200")
+        patch.setenv("NO_COLOR", "1")
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(ended.value.code or 0), printed.getvalue()
 
 
 @pytest.fixture
@@ -54,7 +59,7 @@ def test_options_are_kept(data: Path, tmp_path: Path) -> None:
 
 def test_check(data: Path) -> None:
     code, output = run(data, "--check")
-    assert code == 1
+    assert code == 2
     assert "no catalog at" in output
     run(data)
     assert run(data, "--check") == (0, "4 samples are as the catalog says\n")
@@ -67,7 +72,7 @@ def test_check(data: Path) -> None:
 
 def test_errors_are_one_sentence(tmp_path: Path) -> None:
     code, output = run(tmp_path / "nothing")
-    assert code == 1
+    assert code == 2
     assert output.startswith("error: ")
     assert "does not exist" in output
     assert "Traceback" not in output
@@ -76,7 +81,7 @@ def test_errors_are_one_sentence(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_names_out(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module.os, "access", lambda *arguments: False)
     code, output = run(data)
-    assert code == 1
+    assert code == 2
     assert "--out" in output
 
 
@@ -85,9 +90,8 @@ def test_ctrl_c_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupt)
-    code, output = run(data)
+    code, _ = run(data)
     assert code == 130
-    assert "nothing was written" in output
     assert not (data / ".augury").exists()
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from augury.catalog import Catalog, default_place
 from augury.catalog import Progress as Report
-from augury.errors import AuguryError, CatalogError, ConfigError
+from augury.errors import CatalogError, ConfigError
 from augury.sources import is_packed, local_path, normal_extensions
 
 
@@ -61,18 +61,13 @@ def index(
       augury index /data/train --check             (are the files as they were?)
     """
     console = Console(stderr=True, quiet=quiet)
-    try:
-        data = local_path(path)
-        place = out.expanduser() if out is not None else default_place(data)
-        if check:
-            _check(place, console)
-            return
-        catalog = _find(data, place, labels, extensions, console)
-        _save(catalog, place)
-    except AuguryError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("stopped; nothing was written", code=130)
+    data = local_path(path)
+    place = out.expanduser() if out is not None else default_place(data)
+    if check:
+        _check(place, console)
+        return
+    catalog = _find(data, place, labels, extensions, console)
+    _save(catalog, place)
     if not quiet:
         _summarise(catalog)
 
@@ -111,7 +106,9 @@ def _check(place: Path, console: Console) -> None:
         differences = catalog.check(report)
     if differences:
         first = "\n".join(f"  {difference}" for difference in differences)
-        _fail(f"the data is not what the catalog says:\n{first}\nrefresh it with: {catalog.refresh_command}")
+        complaint = f"the data is not what the catalog says:\n{first}\nrefresh it with: {catalog.refresh_command}"
+        Console(stderr=True, soft_wrap=True, highlight=False).print(escape(complaint))
+        raise typer.Exit(1)
     console.print(f"{len(catalog):,} samples are as the catalog says", highlight=False)
 
 
@@ -170,8 +167,3 @@ def _summarise(catalog: Catalog) -> None:
     console = Console(soft_wrap=True, highlight=False)
     for name, value in lines.items():
         console.print(f"[bold]{name:<8}[/bold] {escape(value)}")
-
-
-def _fail(message: str, code: int = 1) -> NoReturn:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/red] {escape(message)}")
-    raise typer.Exit(code)
