@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -372,6 +373,43 @@ def test_processes_transform_where_threads_would_wait_for_each_other(tmp_path):
         augury.Loader(tmp_path, 8, ram="1MB", transform=lambda data: 1, processes=True)
 
 
+def test_processes_get_what_lies_on_disk(tmp_path):
+    contents = folder(tmp_path / "data")
+    options = {"ram": 3000, "readahead": 2500, "disk": (tmp_path / "cache", "1MB"), "output": "numpy"}
+    with augury.Loader(tmp_path / "data", 8, transform=len, processes=True, workers=1, **options) as loader:
+        for _ in range(3):
+            for lengths, _, ids in loader:
+                assert lengths.tolist() == [len(contents[id]) for id in ids]
+        assert loader.stats().total.bytes_from["disk"] > 0
+
+
+def test_an_epoch_of_nothing_but_bad_samples_is_an_error(tmp_path):
+    folder(tmp_path, samples=12)
+    with (
+        augury.Loader(tmp_path, 4, ram="1MB", on_error="skip", transform=lambda data: None, output="numpy") as loader,
+        pytest.warns(augury.AuguryWarning, match="quarantine"),
+        pytest.raises(BadSample, match="returned None"),
+    ):
+        list(loader)
+    assert loader.stats().total.batches == 0
+
+
+def test_two_iterators_do_not_share_an_epoch():
+    x, y = arrays()
+    with small_loader(x, y) as loader, pytest.raises(Closed):
+        list(zip(loader, loader, strict=True))
+
+
+def test_statistics_print_as_a_table():
+    x, y = arrays()
+    with small_loader(x, y) as loader:
+        visited(loader)
+        lines = str(loader.stats()).splitlines()
+    assert len(lines) == 3
+    assert lines[2].split()[:2] == ["all", "13"]
+    assert "source 4.8 kB" in lines[2]
+
+
 class Squares:
     """A map-style dataset as users have them."""
 
@@ -428,6 +466,10 @@ def test_a_live_run_can_be_replayed_decision_by_decision(tmp_path):
         ({"disk": "/nowhere"}, "200GB"),
         ({"disk": ("cache", 10)}, "smallest sample"),
         ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": None}, "batch_size"),
+        ({"disk": Path("cache")}, "200GB"),
+        ({"ram": "0.5"}, "without quotes"),
+        ({"transform": "decode"}, "transform"),
         ({"seed": -1}, "seed"),
         ({"rank": 3, "world_size": 2}, "rank 3 of 2"),
         ({"rank": 3}, "together"),

@@ -80,6 +80,33 @@ def test_a_cached_dataset_skips_and_substitutes_bad_samples(tmp_path):
         dataset.close()
 
 
+def test_the_main_process_may_use_the_dataset_beside_its_workers(tmp_path):
+    folder(tmp_path / "data")
+    dataset = CachedDataset(tmp_path / "data", ram="1MB", disk=(tmp_path / "cache", "1MB"), transform=len)
+    assert dataset.counts().requests == 0
+    first = dataset[0]
+    # The worker whose share of the disk is taken goes on without it.
+    seen = sum(len(lengths) for lengths, _ in DataLoader(dataset, 8, num_workers=2))
+    assert seen == 60
+    assert dataset[0] == first
+    dataset.close()
+
+
+def test_the_sampler_draws_the_next_epoch_by_itself():
+    sampler = Sampler(20, seed=4)
+    orders = [list(sampler), list(sampler)]
+    assert orders[0] != orders[1]
+    sampler.set_epoch(1)
+    assert list(sampler) == orders[1]
+    next(iter(sampler))
+    assert list(sampler) == list(_epoch(Sampler(20, seed=4), 3)), "an epoch left midway is over"
+
+
+def _epoch(sampler, epoch):
+    sampler.set_epoch(epoch)
+    return sampler
+
+
 def test_any_torch_dataset_can_be_wrapped():
     x, y = torch.arange(60.0).reshape(20, 3), torch.arange(20)
     dataset = CachedDataset(torch.utils.data.TensorDataset(x, y), ram=1.0)

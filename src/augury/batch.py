@@ -94,6 +94,7 @@ class Finisher:
             found.samples.append(sample)
             found.targets.append(target)
         if found.bad and self.on_error == "raise":
+            found.bad[0].add_note("To go on without such samples, pass on_error='skip' or 'substitute'.")
             raise found.bad[0]
         if found.bad and used and self.on_error == "substitute":
             # Good samples of the batch once more, in the places of bad ones: spread, and the same in every run.
@@ -131,7 +132,10 @@ class Finisher:
             if self.source.self_labelled:
                 sample, target = sample
             doing = "transform"
-            sample = sample if self._transform is None else self._transform(sample)
+            if self._transform is not None:
+                sample = self._transform(sample)
+                if sample is None:
+                    raise TypeError("it returned None (is a return missing?)")
             doing = "target_transform"
             if self._target_transform is not None and target is not None:
                 target = self._target_transform(target)

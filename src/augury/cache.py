@@ -60,6 +60,7 @@ class Cache:
         """Per level and id: the ticket that last admitted it. Its bytes are there once that ticket is committed."""
         self._lost: list[tuple[int, Ids, int]] = []
         self._broken: set[int] = set()
+        self._damaged: set[int] = set()
         self._bells: list[Bell] = []
         for level in self.levels:
             level.tier.drop(level.policy.adopt(level.tier.found()))
@@ -116,6 +117,17 @@ class Cache:
     def lose(self, level: int, ids: Ids, number: int) -> None:
         """Bytes of a level turned out to be lost, as seen by ticket `number`; takes effect at the next decision."""
         self._lost.append((level, ids, number))
+
+    def report_damage(self, level: int, count: int) -> None:
+        """Say once that a tier gave back other bytes than were written."""
+        if level not in self._damaged and level not in self._broken:
+            self._damaged.add(level)
+            warnings.warn(
+                f"the {self.levels[level].tier.name} tier has lost or damaged samples ({count} of them seen so far): "
+                "they are read from the source again",
+                AuguryWarning,
+                stacklevel=2,
+            )
 
     def listen(self, bell: Bell) -> None:
         """Ring it whenever the turn moves on."""

@@ -47,7 +47,7 @@ def _stack(samples: Sequence[Any], buffers: BufferPool) -> Any:
             raise DoesNotFit(
                 at,
                 f"{_describe(sample)} cannot be stacked with {_describe(first)}: "
-                "let transform= give every sample one shape, or pass collate= to make batches your way",
+                "let transform= give every sample one shape and type, or pass collate= to make batches your way",
             )
     out = buffers.take((len(samples), *first.shape), first.dtype)
     return np.stack(list(samples), out=out)

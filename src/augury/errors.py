@@ -2,7 +2,8 @@
 
     AuguryError
     ├── ConfigError (ValueError)        an argument that cannot work; says which, why, and what to write instead
-    │   └── UnknownName                 a name that is not in a table; suggests the nearest
+    │   ├── UnknownName                 a name that is not in a table; suggests the nearest
+    │   └── InUse                       a cache directory that another process is using
     ├── CatalogError                    a catalog that cannot be built or opened
     ├── Unreadable (OSError)            one sample that cannot be read; has its id and location
     │   └── Stale                       ... because the data is no longer what the catalog says
@@ -39,6 +40,10 @@ class UnknownName(ConfigError):
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
         super().__init__(f"unknown {kind} {name!r}: {hint}Known: {', '.join(known)}.")
+
+
+class InUse(ConfigError):
+    """A cache directory that another process is using."""
 
 
 class CatalogError(AuguryError):

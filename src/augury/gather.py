@@ -45,6 +45,8 @@ class Pending:
 
     ticket: Ticket
     reads: Reads
+    lost: list[Ids]
+    """Ids that a tier turned out not to hold after all: they were read from the source."""
 
 
 class Gatherer:
@@ -60,13 +62,13 @@ class Gatherer:
     def begin(self, ids: Ids, ring: Callable[[], None], job: int = 0) -> Pending:
         """Decide and start reading. `ring` is called when all that was started has arrived (if anything was)."""
         ticket = self.cache.decide(ids, job, self._admit)
-        reads = Reads(ring)
+        pending = Pending(ticket, Reads(ring), [])
         if ticket.step.on_top:
-            reads.settle()
+            pending.reads.settle()
         else:
-            self._start(ticket, reads)
-            self._fetcher.release(reads)
-        return Pending(ticket, reads)
+            self._start(pending)
+            self._fetcher.release(pending.reads)
+        return pending
 
     def ready(self, pending: Pending) -> bool:
         """Whether `finish` would not wait."""
@@ -76,7 +78,7 @@ class Gatherer:
         """Collect the batch and let the tiers take and give up what was decided. Only when ready."""
         ticket = pending.ticket
         try:
-            raw = self._collect(ticket, pending.reads)
+            raw = self._collect(pending)
         except BaseException:
             self.cache.abandon(ticket)
             raise
@@ -130,19 +132,20 @@ class Gatherer:
         self.cache.wait_turn(pending.ticket)
         return self.finish(pending)
 
-    def _start(self, ticket: Ticket, reads: Reads) -> None:
-        decided = ticket.step
+    def _start(self, pending: Pending) -> None:
+        decided, reads = pending.ticket.step, pending.reads
         for depth in range(1, len(self.cache.levels)):
             held = first_seen(decided.served[decided.level == depth])
             held = held[self.cache.readable(depth, held)]
             if len(held):
                 tier = self.cache.levels[depth].tier
-                self._fetcher.start_from(tier, held, reads, self._loser(depth, ticket.number))
+                self._fetcher.start_from(tier, held, reads, self._loser(depth, pending))
         if len(decided.missed):
             self._fetcher.start(decided.missed, reads)
 
-    def _collect(self, ticket: Ticket, reads: Reads) -> Raw:
-        served, level = ticket.step.served, ticket.step.level
+    def _collect(self, pending: Pending) -> Raw:
+        decided, reads = pending.ticket.step, pending.reads
+        served, level = decided.served, decided.level
         rows: Rows = [None] * len(served)
         if self._row_bytes is not None:
             rows = self._buffers.take((len(served), self._row_bytes), np.uint8)
@@ -153,10 +156,13 @@ class Gatherer:
         if found:
             bytes_from["ram"] = self._bytes(served if found == len(served) else served[in_memory])
         if found < len(served):
-            self._fill(rows, served, level, np.flatnonzero(~in_memory), ticket.number, reads, errors)
+            self._fill(rows, np.flatnonzero(~in_memory), pending, errors)
             for holder, amount in reads.bytes_from.items():
                 bytes_from[holder] = bytes_from.get(holder, 0) + amount
-        return Raw(served, rows, errors, ticket.step.counts(), bytes_from)
+        counts = decided.counts()
+        if pending.lost:
+            counts.correct(int(np.count_nonzero(np.isin(served, np.concatenate(pending.lost)))))
+        return Raw(served, rows, errors, counts, bytes_from)
 
     def _from_memory(self, rows: Rows, served: Ids, level: NDArray[np.int8]) -> Mask:
         """Put in place what the topmost level holds; which positions that are."""
@@ -181,21 +187,13 @@ class Gatherer:
             return self._row_bytes * len(ids)
         return int(self.source.catalog.sizes[ids].sum())
 
-    def _fill(
-        self,
-        rows: Rows,
-        served: Ids,
-        level: NDArray[np.int8],
-        where: NDArray[Any],
-        number: int,
-        reads: Reads,
-        errors: dict[int, Unreadable],
-    ) -> None:
+    def _fill(self, rows: Rows, where: NDArray[Any], pending: Pending, errors: dict[int, Unreadable]) -> None:
         """The samples that were not in memory, from what the readers brought."""
-        absent = served[where]
+        reads = pending.reads
+        absent = pending.ticket.step.served[where]
         missing = np.array([id not in reads.data for id in absent.tolist()], np.bool_)
         if missing.any():
-            self._catch_up(absent[missing], level[where[missing]], number, reads)
+            self._catch_up(absent[missing], pending.ticket.step.level[where[missing]], pending)
         for at, id in zip(where.tolist(), absent.tolist(), strict=True):
             data = reads.data[id]
             if isinstance(rows, np.ndarray) and not isinstance(data, Unreadable) and len(data) != rows.shape[1]:
@@ -206,7 +204,7 @@ class Gatherer:
             else:
                 _put(rows, at, data)
 
-    def _catch_up(self, ids: Ids, level: NDArray[np.int8], number: int, reads: Reads) -> None:
+    def _catch_up(self, ids: Ids, level: NDArray[np.int8], pending: Pending) -> None:
         """Read now what could not be read ahead: bytes that were still on their way into a lower tier when this batch
         was decided, and those that a tier has lost."""
         arrived = threading.Event()
@@ -214,19 +212,26 @@ class Gatherer:
         for depth in np.unique(level).tolist():
             wanted = first_seen(ids[level == depth])
             if depth == 0:
-                self.cache.lose(0, wanted, number)
+                self.cache.lose(0, wanted, pending.ticket.number)
+                pending.lost.append(wanted)
                 self._fetcher.start(wanted, late)
             else:
                 tier = self.cache.levels[depth].tier
-                self._fetcher.start_from(tier, wanted, late, self._loser(depth, number))
+                self._fetcher.start_from(tier, wanted, late, self._loser(depth, pending))
         self._fetcher.release(late)
         arrived.wait()
+        reads = pending.reads
         reads.data.update(late.data)
         for holder, amount in late.bytes_from.items():
             reads.bytes_from[holder] = reads.bytes_from.get(holder, 0) + amount
 
-    def _loser(self, depth: int, number: int) -> Callable[[Ids], None]:
-        return lambda ids: self.cache.lose(depth, ids, number)
+    def _loser(self, depth: int, pending: Pending) -> Callable[[Ids], None]:
+        def lost(ids: Ids) -> None:
+            pending.lost.append(ids)
+            self.cache.report_damage(depth, len(ids))
+            self.cache.lose(depth, ids, pending.ticket.number)
+
+        return lost
 
 
 def _put(rows: Rows, at: int, data: Buffer) -> None:

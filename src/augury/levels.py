@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -66,16 +67,8 @@ def divide_memory(source: Source, batch_size: int, ram: Size | None, readahead: 
     return Memory(limit - window if holds else 0, window)
 
 
-def open_cache(
-    source: Source,
-    recipe: Recipe,
-    memory: int,
-    disk: Disk | None,
-    seed: int,
-    place: Place,
-    recorder: Recorder | None = None,
-) -> Cache:
-    """A cache of up to two levels for one source. `place` names this process's share of the disk."""
+def open_tiers(source: Source, memory: int, disk: Disk | None, place: Place) -> list[Tier]:
+    """Up to two tiers for one source, the fastest first. `place` names this process's share of the disk."""
     sizes = source.catalog.sizes
     tiers: list[Tier] = []
     if memory > 0:
@@ -83,13 +76,20 @@ def open_cache(
         tiers.append(memory_tier(len(sizes), sizes, memory, row_bytes(source)))
     if disk is not None:
         tiers.append(_disk_tier(source, disk, place))
+    return tiers
+
+
+def open_cache(
+    source: Source, recipe: Recipe, tiers: Sequence[Tier], seed: int, recorder: Recorder | None = None
+) -> Cache:
+    """A cache over these tiers, each with its own policy."""
     levels = []
     for depth, tier in enumerate(tiers):
-        costs = tier.footprint(sizes)
+        costs = tier.footprint(source.catalog.sizes)
         _warn_of_larger(tier, costs)
         policy = recipe.policy(costs, tier.capacity, policy_rng(seed, depth))
         levels.append(Level(policy if recorder is None else recorder.wrap(policy, depth, costs), tier))
-    return Cache(levels, sizes)
+    return Cache(levels, source.catalog.sizes)
 
 
 def _disk_tier(source: Source, disk: Disk, place: Place) -> DiskTier:
@@ -108,8 +108,8 @@ def _parse_disk(disk: Disk) -> tuple[Path, Size]:
         if not colon or not directory:
             raise ConfigError(f'disk={disk!r}: write a directory and a limit, like "/nvme/augury:200GB"')
         return Path(directory).expanduser(), size
-    if len(disk) != 2:
-        raise ConfigError(f"disk={disk!r}: give (directory, limit)")
+    if not isinstance(disk, tuple) or len(disk) != 2:
+        raise ConfigError(f'disk={disk!r}: write a directory and a limit, like "/nvme/augury:200GB"')
     return Path(disk[0]).expanduser(), disk[1]
 
 

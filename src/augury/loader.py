@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from augury import recipes
@@ -26,7 +27,7 @@ from augury.errors import AuguryWarning, Closed, ConfigError, UnknownName
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer
 from augury.ids import Ids, as_ids
-from augury.levels import Disk, divide_memory, open_cache
+from augury.levels import Disk, divide_memory, open_cache, open_tiers
 from augury.metrics import EpochStats, Stats
 from augury.samplers.shuffle import InOrder
 from augury.schedule import Schedule
@@ -119,7 +120,9 @@ class Loader:
         admit: bool = True,
         trace: str | os.PathLike[str] | None = None,
     ) -> None:
-        _check_positive(batch_size=batch_size, readers=readers, workers=workers, epochs=epochs)
+        _check_positive(batch_size=batch_size, readers=readers)
+        _check_positive(**{name: n for name, n in (("workers", workers), ("epochs", epochs)) if n is not None})
+        _check_callable(transform=transform, target_transform=target_transform, collate=collate)
         if not 0 <= seed < 2**63:
             raise ConfigError(f"seed={seed}: give a number from 0 to 2^63 - 1")
         place(rank, world_size)  # what is given must be right now; what is not is asked when iteration starts
@@ -135,18 +138,11 @@ class Loader:
             self.batch_size, self.drop_last, self.seed, self.epochs = batch_size, drop_last, seed, epochs
             self.subset = None if subset is None else _checked_subset(subset, len(self.source.catalog))
             self._make_sampler = self.recipe.sampler if shuffle else InOrder
-            memory = divide_memory(
-                self.source, batch_size, ram, readahead, holds=cache is None and self.recipe.name != "none"
-            )
+            holds = cache is None and self.recipe.name != "none"
+            memory = divide_memory(self.source, batch_size, ram, readahead, holds)
             self._window = memory.window
             self._recorder: Recorder | None = None
-            if cache is None:
-                recorder = None if trace is None else self._owned.keep(self._record_to(trace))
-                self._recorder = recorder
-                opened = open_cache(self.source, self.recipe, memory.tier, disk, seed, local_place(), recorder)
-                self.cache = self._owned.keep(opened)
-            else:
-                self.cache = _checked_cache(cache, len(self.source.catalog))
+            self.cache = self._own_cache(memory.tier, disk, trace) if cache is None else self._shared_cache(cache)
             fetcher = self._owned.keep(Fetcher(self.source, readers, retries))
             buffers = BufferPool(_pinned_memory() if pin_memory else plain)
             self._finish = Finisher(
@@ -177,6 +173,7 @@ class Loader:
         if self._left_midway:
             self.set_epoch(self._epoch + 1)
         running = self._run_from(self._epoch, self._offset)
+        running.iterator += 1
         return self._batches(running, running.schedule.batches_from(self._offset))
 
     def set_epoch(self, epoch: int) -> None:
@@ -253,20 +250,25 @@ class Loader:
         return self._running
 
     def _batches(self, running: _Running, count: int) -> Iterator[Batch]:
+        mine, some = running.iterator, False
         self._left_midway = count > 0
         began = time.perf_counter()
         for index in range(count):
-            batch = self._next(running, last=index + 1 == count)
+            if self._running is not running or running.iterator != mine:
+                raise Closed("this iterator has ended: the loader was closed, reset, or iterated anew")
+            last = index + 1 == count
+            batch = self._next(running, last)
             if batch is not None:
+                some = True
                 yield batch
+            elif last and not some:
+                raise self.quarantine[-1]  # not one sample of the epoch could be used: that is no training
             now = time.perf_counter()
             self._stats[running.delivered].seconds += now - began
             began = now
 
     def _next(self, running: _Running, last: bool) -> Batch | None:
         """Take one batch and note it; None where no sample of it could be used."""
-        if self._running is not running:
-            raise Closed("this iterator has ended: the loader was closed, reset, or iterated anew")
         try:
             taken = running.staging.next()
         except BaseException:
@@ -295,9 +297,33 @@ class Loader:
         raw = staged.raw
         assert raw is not None
         stats = self._stats.setdefault(epoch, EpochStats(epoch))
-        stats.add(EpochStats(epoch, raw.counts, 1, raw.bytes_from, len(finished.bad), waited))
+        batches = 0 if finished.batch is None else 1
+        stats.add(EpochStats(epoch, raw.counts, batches, raw.bytes_from, len(finished.bad), waited))
+        if finished.bad and not self.quarantine:
+            warnings.warn(
+                f"{finished.bad[0]}. Training goes on (on_error={self._finish.on_error!r}); "
+                "this and all others are listed in loader.quarantine.",
+                AuguryWarning,
+                stacklevel=5,
+            )
         known = {bad.id for bad in self.quarantine} if finished.bad else set()
         self.quarantine.extend(bad for bad in finished.bad if bad.id not in known)
+
+    def _own_cache(self, memory: int, disk: Disk | None, trace: str | os.PathLike[str] | None) -> Cache:
+        tiers = open_tiers(self.source, memory, disk, local_place())
+        for tier in tiers:
+            self._owned.keep(tier)
+        if trace is not None:  # only now: another job that has the disk may be recording to the same file
+            self._recorder = self._owned.keep(self._record_to(trace))
+        return open_cache(self.source, self.recipe, tiers, self.seed, self._recorder)
+
+    def _shared_cache(self, cache: Cache) -> Cache:
+        samples = len(self.source.catalog)
+        if cache.samples != samples:
+            raise ConfigError(
+                f"the cache is for {cache.samples} samples and this data has {samples}: share only over one dataset"
+            )
+        return cache
 
     def _record_to(self, path: str | os.PathLike[str]) -> Recorder:
         header = {"recipe": self.recipe.name, "seed": self.seed, "batch": self.batch_size}
@@ -322,6 +348,8 @@ class _Running:
     def __init__(self, staging: Staging, schedule: Schedule, next: tuple[int, int]) -> None:
         self.staging, self.schedule, self.next = staging, schedule, next
         self.delivered = next[0]
+        self.iterator = 0
+        """Which iterator takes from it: the one that was made last."""
 
 
 class _Owned:
@@ -344,10 +372,16 @@ class _Owned:
             self._parts.pop().close()
 
 
-def _check_positive(**numbers: int | None) -> None:
+def _check_positive(**numbers: int) -> None:
     for name, number in numbers.items():
-        if number is not None and (isinstance(number, bool) or number != int(number) or number < 1):
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
             raise ConfigError(f"{name}={number!r}: give a whole number from 1 on")
+
+
+def _check_callable(**functions: Any) -> None:
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise ConfigError(f"{name}={function!r}: give a function")
 
 
 def _checked_subset(subset: ArrayLike, samples: int) -> Ids:
@@ -363,14 +397,6 @@ def _refuse_with_cache(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name}= belongs to the loader that made the cache; leave it out beside cache=")
-
-
-def _checked_cache(cache: Cache, samples: int) -> Cache:
-    if cache.samples != samples:
-        raise ConfigError(
-            f"the cache is for {cache.samples} samples and this data has {samples}: share only over one dataset"
-        )
-    return cache
 
 
 def _wants_tensors(output: str) -> bool:

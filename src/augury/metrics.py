@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from augury.ids import Ids, Mask
+from augury.units import format_size
 
 
 @dataclass
@@ -40,6 +41,11 @@ class Counts:
         self.substitutes += other.substitutes
         self.joined += other.joined
         self.misses += other.misses
+
+    def correct(self, lost: int) -> None:
+        """So many hits were none: the bytes had been lost and were read from the source."""
+        self.hits -= lost
+        self.misses += lost
 
     def shares(self) -> dict[str, float]:
         """hit_ratio, substitutes, joined and misses as shares of all requests; they add up to 1."""
@@ -104,6 +110,17 @@ class Stats:
         for epoch in self.epochs:
             total.add(epoch)
         return total
+
+    def __str__(self) -> str:
+        """A line per epoch and one for all."""
+        lines = ["epoch  batches  hit ratio  stall s  seconds  bad  bytes from"]
+        for one in (*self.epochs, self.total):
+            held = ", ".join(f"{holder} {format_size(amount)}" for holder, amount in sorted(one.bytes_from.items()))
+            name = "all" if one.epoch < 0 else str(one.epoch)
+            ratio = one.counts.shares()["hit_ratio"]
+            times = f"{one.stall_seconds:7.2f}  {one.seconds:7.2f}"
+            lines.append(f"{name:>5}  {one.batches:7d}  {ratio:9.3f}  {times}  {one.bad_samples:3d}  {held}")
+        return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for printing and JSON."""

@@ -10,6 +10,7 @@ The only module that imports torch when it is imported. `augury.Loader` needs no
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence, Sized
 from functools import cached_property
@@ -22,12 +23,13 @@ from torch.utils.data import Sampler as TorchSampler
 from augury import recipes
 from augury.batch import Bad, Finisher, OnError, Transform, check_on_error
 from augury.buffers import BufferPool
+from augury.cache import Cache
 from augury.distributed import Place, local_place, place
-from augury.errors import ConfigError
+from augury.errors import AuguryWarning, ConfigError, InUse
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer
 from augury.ids import as_ids
-from augury.levels import Disk, divide_memory, open_cache
+from augury.levels import Disk, divide_memory, open_cache, open_tiers
 from augury.metrics import Counts
 from augury.samplers.ranks import share
 from augury.samplers.shuffle import InOrder
@@ -111,12 +113,12 @@ class CachedDataset(Dataset[Any]):
 
     def counts(self) -> Counts:
         """What happened to this process's requests (each worker process counts its own)."""
-        return self._opened().counts
+        return Counts() if self._mine is None else self._mine.counts
 
     @property
     def quarantine(self) -> list[Bad]:
         """Samples that this process could not use, each once."""
-        return self._opened().quarantine
+        return [] if self._mine is None else self._mine.quarantine
 
     def close(self) -> None:
         """End this process's threads and give back memory and files."""
@@ -145,10 +147,19 @@ class CachedDataset(Dataset[Any]):
             workers, worker = (1, 0) if info is None else (info.num_workers, info.id)
             memory = self._memory(Place(worker, workers))
             disk_place = Place(local.rank * workers + worker, local.world_size * workers)
-            cache = open_cache(self.source, self.recipe, memory, self._disk, self._seed, disk_place)
+            cache = self._open_cache(memory, disk_place)
             fetcher = Fetcher(self.source, self._readers, self._retries)
             self._mine = _Mine(Gatherer(self.source, cache, fetcher, BufferPool()), fetcher)
         return self._mine
+
+    def _open_cache(self, memory: int, disk_place: Place) -> Cache:
+        """With the disk, if this process's share of it is free; a cache is no reason to stop."""
+        try:
+            tiers = open_tiers(self.source, memory, self._disk, disk_place)
+        except InUse as error:
+            warnings.warn(f"this process goes on without the disk cache: {error}", AuguryWarning, stacklevel=5)
+            tiers = open_tiers(self.source, memory, None, disk_place)
+        return open_cache(self.source, self.recipe, tiers, self._seed)
 
 
 class _Mine:
@@ -174,7 +185,8 @@ def _close(pid: int, *parts: Any) -> None:
 class Sampler(TorchSampler[int]):
     """A recipe's order for torch's DataLoader: every rank gets equally many samples, and a run resumes in O(1).
 
-    Like DistributedSampler (`set_epoch`, `num_replicas`, `rank`, `drop_last`), but with or without a process group.
+    Like DistributedSampler (`set_epoch`, `num_replicas`, `rank`, `drop_last`), but with or without a process group, and
+    each iteration is the next epoch, also without `set_epoch`.
     """
 
     def __init__(
@@ -202,14 +214,14 @@ class Sampler(TorchSampler[int]):
         return self.total // size if self.drop_last else -(-self.total // size)
 
     def __iter__(self) -> Iterator[int]:
+        if self._yielded:  # the last epoch was left midway
+            self.set_epoch(self.epoch + 1)
         make = self.recipe.sampler if self._shuffle else InOrder
         order = make(self.total, self.seed).draw(self.epoch, np.empty(0, np.float32))
-        where = place(*self._given)
-        self._yielded = 0
-        for id in share(order[self._offset :], 1, *where, self.drop_last).tolist():
+        for id in share(order[self._offset :], 1, *place(*self._given), self.drop_last).tolist():
             self._yielded += 1
             yield id
-        self._offset = self._yielded = 0
+        self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be this epoch, from its start."""

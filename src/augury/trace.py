@@ -42,6 +42,7 @@ _CRC = struct.Struct("<I")
 
 OPS = ("level", "epoch", "plan", "serve", "admit", "wanted", "learn", "resize", "forget", "adopt", "leave")
 _ANSWER, _KEPT, _SCORES, _KIN = 1, 2, 4, 8
+_FLUSH = 64
 _SIZES = "sizes"
 _COST = np.dtype("<i8")
 
@@ -73,6 +74,7 @@ class Recorder:
     def __init__(self, path: str | os.PathLike[str], header: Mapping[str, Any], sizes: NDArray[Any]) -> None:
         self.path, self._sizes = Path(path), sizes
         self._dtype = _id_type(len(sizes))
+        self._added = 0
         try:
             self._file: BinaryIO | None = open(self.path, "wb", buffering=1 << 20)  # noqa: SIM115 - see close()
         except OSError as error:
@@ -82,6 +84,7 @@ class Recorder:
         self._write([_PREAMBLE.pack(_MAGIC, VERSION, len(text), zlib.crc32(text)), text])
         if not equal:
             self._write([np.asarray(sizes, _COST).tobytes()])
+        self.flush()
 
     def wrap(self, policy: Policy, level: int = 0, costs: NDArray[Any] | None = None) -> Recorded:
         """A new, empty policy with its calls recorded from now on. Wrap all levels before any is used.
@@ -124,7 +127,9 @@ class Recorder:
         op = OPS.index(record.op)
         counts = len(record.ids), answered
         head = _HEAD.pack(len(payload), op, there, record.level, record.job, record.number, *counts)
-        self._write([_CRC.pack(zlib.crc32(payload, zlib.crc32(head))), head, payload])
+        self._added += 1
+        # Now and then, so that a run that is killed leaves a log.
+        self._write([_CRC.pack(zlib.crc32(payload, zlib.crc32(head))), head, payload], flush=self._added % _FLUSH == 0)
 
     def flush(self) -> None:
         """Hand what is buffered to the system."""
@@ -282,7 +287,10 @@ class Trace:
                 yield record.job, record.ids
 
     def epochs(self) -> list[list[Ids]]:
-        """The batches of each epoch, all jobs together: as marked, or else every `samples` requests."""
+        """The batches of each epoch, all jobs together: as marked, or else every `samples` requests.
+
+        A last epoch with fewer requests than the one before is left out: it was read ahead, and perhaps never visited.
+        """
         marked: list[list[Ids]] = [[]]
         any_mark = False
         for record in self:
@@ -292,7 +300,9 @@ class Trace:
             elif record.op == "serve" and record.level == 0 and len(record.ids):
                 marked[-1].append(record.ids)
         epochs = marked if any_mark else _cut(marked[0], self.samples)
-        return [epoch for epoch in epochs if epoch]
+        epochs = [epoch for epoch in epochs if epoch]
+        requests = [sum(map(len, epoch)) for epoch in epochs[-2:]]
+        return epochs[:-1] if len(requests) == 2 and requests[1] < requests[0] else epochs
 
 
 def _all_equal(sizes: NDArray[Any]) -> bool:

@@ -46,4 +46,6 @@ def _parse_text(text: str, what: str) -> int:
         raise ConfigError(
             f'{what}={text!r} is not a size: write a number and B, kB, MB, GB, TB or KiB ... TiB, like "10GB"'
         )
+    if not match[2] and "." in match[1]:
+        raise ConfigError(f"{what}={text!r}: for a fraction of the dataset write {match[1]} without quotes")
     return int(float(match[1]) * _UNITS[match[2]])

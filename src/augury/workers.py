@@ -6,6 +6,7 @@ fork: storage clients and OpenMP do not survive one), ignore Ctrl-C, and end wit
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import pickle
@@ -15,7 +16,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 
 from augury.batch import Finished, Finisher
 from augury.errors import ConfigError
-from augury.gather import Raw
+from augury.gather import Raw, Rows
 
 
 class Workers:
@@ -34,6 +35,9 @@ class Workers:
 
     def submit(self, raw: Raw) -> Future[Finished]:
         if self._processes:
+            if isinstance(raw.rows, list):  # views cannot travel to another process
+                rows: Rows = [bytes(row) if isinstance(row, memoryview) else row for row in raw.rows]
+                raw = dataclasses.replace(raw, rows=rows)
             return self._pool.submit(_finish_here, raw)
         return self._pool.submit(self._finish, raw)
 

@@ -63,6 +63,10 @@ def test_check(data: Path) -> None:
     assert "no catalog at" in output
     run(data)
     assert run(data, "--check") == (0, "4 samples are as the catalog says\n")
+    (data / "cat" / "new.jpg").write_bytes(b"new")
+    code, output = run(data, "--check")
+    assert code == 1
+    assert "cat/new.jpg: not in the catalog" in output
     (data / "cat" / "1.jpg").write_bytes(b"changed")
     code, output = run(data, "--check")
     assert code == 1

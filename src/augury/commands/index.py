@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +65,7 @@ def index(
     data = local_path(path)
     place = out.expanduser() if out is not None else default_place(data)
     if check:
-        _check(place, console)
+        _check(data, place, console)
         return
     catalog = _find(data, place, labels, extensions, console)
     _save(catalog, place)
@@ -73,15 +74,18 @@ def index(
 
 
 def _find(data: Path, place: Path, labels: str, extensions: str | None, console: Console) -> Catalog:
-    from augury.sources.folder import index_folder
-    from augury.sources.tarindex import index_packed
-
     if not data.exists():
         raise ConfigError(f"{data} does not exist")
     _check_writable(place)
-    finder = index_packed if is_packed(data) else index_folder
     with _progress(console, "indexing") as report:
-        return finder(data, labels=labels, extensions=normal_extensions(extensions), progress=report)
+        return _finder(data)(data, labels=labels, extensions=normal_extensions(extensions), progress=report)
+
+
+def _finder(data: Path) -> Callable[..., Catalog]:
+    from augury.sources.folder import index_folder
+    from augury.sources.tarindex import index_packed
+
+    return index_packed if is_packed(data) else index_folder
 
 
 def _check_writable(place: Path) -> None:
@@ -100,10 +104,19 @@ def _save(catalog: Catalog, place: Path) -> None:
         raise CatalogError(f"{error}; choose another place with --out DIR") from error
 
 
-def _check(place: Path, console: Console) -> None:
+def _added(catalog: Catalog, data: Path, report: Report) -> list[str]:
+    """Samples that are there and not in the catalog, the first of them by name."""
+    options = catalog.options
+    now = _finder(data)(data, labels=options["labels"], extensions=options["extensions"], progress=report)
+    known = set(map(catalog.location, range(len(catalog))))
+    fresh = (now.location(id) for id in range(len(now)))
+    return [f"{location}: not in the catalog" for location in islice((at for at in fresh if at not in known), 10)]
+
+
+def _check(data: Path, place: Path, console: Console) -> None:
     catalog = Catalog.open(place)
     with _progress(console, "checking") as report:
-        differences = catalog.check(report)
+        differences = catalog.check(report) or _added(catalog, data, report)
     if differences:
         first = "\n".join(f"  {difference}" for difference in differences)
         complaint = f"the data is not what the catalog says:\n{first}\nrefresh it with: {catalog.refresh_command}"

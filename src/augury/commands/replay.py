@@ -146,6 +146,8 @@ def _verify(path: Path | None, as_json: bool) -> None:
         raise ConfigError("--verify needs the log of a run: --trace FILE")
     trace = Trace.open(path)
     calls, difference = check(trace)
+    if calls == 0:
+        raise ConfigError(f"{path} holds no calls: the run ended before its first batch, or held nothing")
     if as_json:
         print(json.dumps({"calls": calls, "same": difference is None, "difference": difference and str(difference)}))
     elif difference is None:

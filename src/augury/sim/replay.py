@@ -74,7 +74,7 @@ def replay(
     what can be known: all remaining epochs if the sampler is foreseeable or the orders are given, else one.
     """
     recipe = find(recipe)
-    sizes = np.ones(samples, np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    sizes = np.ones(max(0, samples), np.int64) if sizes is None else np.asarray(sizes, np.int64)
     _check(samples, epochs, cache, batch, seed, sizes)
     epochs = epochs if orders is None else len(orders)
     policy = recipe.policy(sizes, capacity_of(cache, sizes), policy_rng(seed, 0))

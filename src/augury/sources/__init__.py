@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from augury.catalog import Catalog, default_place, is_saved
-from augury.errors import Closed, ConfigError, Unreadable
+from augury.errors import AuguryWarning, Closed, ConfigError, Unreadable
 from augury.ids import Ids, as_ids
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -235,15 +236,26 @@ TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 def is_packed(path: Path) -> bool:
-    """Whether this is a tar file or a directory of nothing but tar files (hidden files aside)."""
+    """Whether this is a tar file, or a directory of them without subfolders. Other files beside shards are passed over
+    with a warning (a README, an index); hidden files and catalogs without."""
     if not path.is_dir():
         return path.name.lower().endswith(TAR)
-    found = False
+    shards, others = 0, []
     with os.scandir(path) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
+            if entry.name.startswith(".") or entry.name.endswith(".augury"):
                 continue
-            if not entry.name.lower().endswith(TAR) or not entry.is_file():
+            if entry.is_dir():
                 return False
-            found = True
-    return found
+            if entry.name.lower().endswith(TAR):
+                shards += 1
+            else:
+                others.append(entry.name)
+    if shards and others:
+        some = ", ".join(sorted(others)[:3])
+        warnings.warn(
+            f"{path} is read as {shards} tar shards; {len(others)} other files are passed over ({some})",
+            AuguryWarning,
+            stacklevel=4,
+        )
+    return shards > 0

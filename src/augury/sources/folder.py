@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import stat
+import warnings
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.catalog import Catalog, Progress, Strings, digest_of
-from augury.errors import CatalogError, ConfigError, Stale, Unreadable
+from augury.errors import AuguryWarning, CatalogError, ConfigError, Stale, Unreadable
 from augury.ids import Ids
 from augury.sources import Base, Buffer, normal_extensions, opened_catalog, unreadable
 
@@ -210,9 +211,10 @@ def _look(prefix: bytes, files: list[os.DirEntry[bytes]]) -> _Found:
     for entry in files:
         try:
             status = entry.stat()
-        except FileNotFoundError as error:
+        except FileNotFoundError:
             if entry.is_symlink():
-                raise CatalogError(f"{os.fsdecode(entry.path)} is a link to nothing: remove it") from error
+                where = os.fsdecode(entry.path)
+                warnings.warn(f"{where} is a link to nothing and is left out", AuguryWarning, stacklevel=2)
             continue
         except OSError as error:
             reason = error.strerror or error

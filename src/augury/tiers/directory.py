@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from augury.errors import ConfigError, TierFailed
+from augury.errors import ConfigError, InUse, TierFailed
 
 FORMAT = 1
 MARKER = "AUGURY-CACHE"
@@ -150,9 +150,8 @@ def _locked(path: Path) -> Descriptor:
         fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         pid = os.pread(lock.fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        raise ConfigError(
-            f"the disk cache {path} is in use by process {pid}: end that process, "
-            "or give each process its own share (share=str(rank)) or its own directory"
+        raise InUse(
+            f"the disk cache {path} is in use by process {pid}: end that process, or give each job its own directory"
         ) from None
     os.ftruncate(lock.fd, 0)
     os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
