@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -196,8 +197,6 @@ def test_a_sample_in_flight_is_read_once():
     gate.open.clear()
     with augury.Loader(gate, 10, recipe="none", subset=ids, shuffle=False, ram=640, output="numpy", epochs=1) as loader:
         batches = iter(loader)
-        import threading
-
         threading.Timer(0.3, gate.open.set).start()
         assert len(list(batches)) == 4
         bytes_from = loader.stats().total.bytes_from
@@ -408,6 +407,148 @@ def test_statistics_print_as_a_table():
     assert len(lines) == 3
     assert lines[2].split()[:2] == ["all", "13"]
     assert "source 4.8 kB" in lines[2]
+
+
+class Breaks(Gate):
+    """A source that misbehaves once, in one of several ways."""
+
+    def __init__(self, inner, how) -> None:
+        super().__init__(inner)
+        self.how = how
+
+    def _once(self, how):
+        once = self.how == how
+        if once:
+            self.how = ""
+        return once
+
+    def requests(self, ids):
+        if self._once("requests"):
+            raise RuntimeError("cannot be asked")
+        return super().requests(ids)
+
+    def read(self, ids):
+        if self._once("raises"):
+            raise RuntimeError("cannot read")
+        if self._once("nothing"):
+            return [None] * len(ids)
+        if self._once("too few"):
+            return []
+        return super().read(ids)
+
+
+@pytest.mark.parametrize("how", ["requests", "raises", "nothing", "too few"])
+def test_a_source_that_breaks_its_promises_is_an_error_and_no_hang(how):
+    x, y = arrays()
+    with augury.Loader(Breaks(augury.ArraySource(x, y), how), 16, ram=0.5, output="numpy") as loader:
+        with pytest.raises(Unreadable):
+            visited(loader)
+        assert sorted(check_batches(loader, x, y)) == list(range(len(x)))
+
+
+def test_a_failing_gather_is_an_error_and_no_hang(monkeypatch):
+    x, y = arrays(2000, 1024)
+    with augury.Loader((x, y), 100, output="numpy") as loader:
+        visited(loader)
+        tier = loader.cache.levels[0].tier
+        monkeypatch.setattr(tier, "take", lambda *arguments: (_ for _ in ()).throw(MemoryError("no memory")))
+        with pytest.raises(MemoryError):
+            for _ in range(3):
+                visited(loader)
+        monkeypatch.undo()
+        loader.set_epoch(9)
+        assert sorted(check_batches(loader, x, y)) == list(range(len(x)))
+
+
+def test_more_epochs_than_were_announced():
+    x, y = arrays()
+    with small_loader(x, y, epochs=2) as loader:
+        for _ in range(5):
+            assert sorted(check_batches(loader, x, y)) == list(range(len(x)))
+
+
+def test_a_resumed_place_without_a_whole_batch_is_the_end_of_its_epoch():
+    x, y = arrays(10)
+    with small_loader(x, y, 4, drop_last=True, ram=5000) as loader:
+        loader.load_state_dict(loader.state_dict() | {"offset": 9})
+        assert len(visited(loader)) == 8
+        assert loader.state_dict()["epoch"] == 2
+        with pytest.raises(ConfigError, match="does not exist"):
+            loader.load_state_dict(loader.state_dict() | {"offset": 11})
+
+
+def test_set_epoch_within_an_epoch_holds_for_the_next_and_keeps_a_resumed_place():
+    x, y = arrays()
+    with small_loader(x, y) as loader:
+        epochs = [visited(loader).tolist() for _ in range(4)]
+        loader.set_epoch(0)
+        for at, _ in enumerate(loader):
+            if at == 1:
+                loader.set_epoch(3)
+            if at == 2:
+                break
+        assert visited(loader).tolist() == epochs[3]
+        loader.load_state_dict(loader.state_dict() | {"epoch": 2, "offset": 160})
+        loader.set_epoch(2)
+        assert visited(loader).tolist() == epochs[2][160:]
+
+
+def test_decoded_samples_count_in_the_window(tmp_path):
+    folder(tmp_path, samples=60, largest=20)
+    done = []
+
+    def swell(data: bytes) -> np.ndarray:
+        done.append(1)
+        return np.zeros(10_000, np.uint8)
+
+    options = {"ram": 400_000, "readahead": 350_000, "recipe": "none", "output": "numpy", "workers": 1}
+    with augury.Loader(tmp_path, 10, transform=swell, **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        assert settled(lambda: len(done)) <= 10 + 40, "three batches of 100 kB fit, and one more was under way"
+        assert len(list(batches)) == 5
+
+
+def test_samples_without_bytes_do_not_run_away():
+    x = np.empty((1000, 0), np.uint8)
+    gate = Gate(augury.ArraySource(x))
+    with augury.Loader(gate, 10, recipe="none", output="numpy") as loader:
+        next(iter(loader))
+        assert settled(lambda: len(gate.reads)) < 200
+
+
+def test_a_dataset_is_asked_by_one_thread_at_a_time(tmp_path):
+    x, _ = arrays(500, 64)
+    (tmp_path / "data").write_bytes(x.tobytes())
+
+    class Seeks:
+        def __init__(self) -> None:
+            self.file = open(tmp_path / "data", "rb")  # noqa: SIM115
+
+        def __len__(self):
+            return len(x)
+
+        def __getitem__(self, at):
+            self.file.seek(at * 64)
+            return np.frombuffer(self.file.read(64), np.uint8)
+
+    dataset = Seeks()
+    with dataset.file, augury.Loader(dataset, 50, ram="1MB", output="numpy") as loader:
+        for features, _, ids in loader:
+            np.testing.assert_array_equal(features, x[ids])
+
+
+def test_close_in_another_thread_ends_the_iteration():
+    x, y = arrays()
+    gate = Gate(augury.ArraySource(x, y))
+    loader = augury.Loader(gate, 10, recipe="none", output="numpy")
+    gate.open.clear()
+    closing = threading.Timer(0.2, loader.close)
+    closing.start()
+    threading.Timer(0.4, gate.open.set).start()
+    with pytest.raises(Closed):
+        list(loader)
+    closing.join()
 
 
 class Squares:

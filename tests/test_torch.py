@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
 import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +109,50 @@ def test_the_sampler_draws_the_next_epoch_by_itself():
 def _epoch(sampler, epoch):
     sampler.set_epoch(epoch)
     return sampler
+
+
+def test_interrupts_leave_nothing_waiting():
+    x, y = arrays(200, 64)
+    slow = augury.SlowSource(augury.ArraySource(x, y), latency=0.002)
+    dataset = CachedDataset(slow, ram=0.3, recipe="lru", readers=2)
+    dataset[0]  # starts its threads
+    main, over = threading.get_ident(), threading.Event()
+
+    def interrupt():
+        while not over.wait(0.003):
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(KeyboardInterrupt))
+
+    rng = np.random.default_rng(0)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    caught = 0
+    try:
+        while caught < 60:
+            try:
+                dataset.__getitems__(rng.integers(0, 200, 8))
+            except KeyboardInterrupt:
+                caught += 1
+        over.set()
+        thread.join()
+    except KeyboardInterrupt:
+        over.set()
+        thread.join()
+    with contextlib.suppress(KeyboardInterrupt):
+        time.sleep(0.01)
+    for at in range(0, 200, 8):
+        for item, label in dataset.__getitems__(range(at, at + 8)):
+            assert label == y[int(item[:8].view("<i8")[0])]
+    dataset.close()
+
+
+def test_iterating_a_dataset_with_a_bad_item_does_not_end_early(tmp_path):
+    folder(tmp_path, samples=6)
+    augury.FolderSource(tmp_path).catalog.save(tmp_path / ".augury")
+    (tmp_path / "class0" / "001.bin").unlink()
+    dataset = CachedDataset(tmp_path, ram="1MB", on_error="skip")
+    with pytest.raises(Unreadable, match=r"001\.bin"):
+        list(dataset)
+    dataset.close()
 
 
 def test_any_torch_dataset_can_be_wrapped():

@@ -210,7 +210,7 @@ def test_a_full_disk_ends_the_log_and_not_the_run(tmp_path, monkeypatch):
     recorder.flush()
 
     class Full:
-        def writelines(self, parts):
+        def write(self, data):
             raise OSError(errno.ENOSPC, "No space left on device")
 
         def close(self):
@@ -220,6 +220,7 @@ def test_a_full_disk_ends_the_log_and_not_the_run(tmp_path, monkeypatch):
     recorder._file = Full()
     with pytest.warns(AuguryWarning, match="No space left"):
         policy.serve(as_ids([3]))
+        recorder.flush()
     policy.admit(as_ids([3]))
     recorder.close()
     assert [record.op for record in Trace.open(tmp_path / "log")] == ["level", "serve"]

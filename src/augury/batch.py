@@ -76,7 +76,7 @@ class Finisher:
         usable = self.usable(raw)
         if not usable.samples:
             return Finished(None, usable.bad)
-        y = None if usable.targets[0] is None else self._collated(usable.targets, usable.ids)
+        y = None if all(target is None for target in usable.targets) else self._collated(usable.targets, usable.ids)
         make = self._collate or (lambda samples: self._collated(samples, usable.ids))
         return Finished(Batch(make(usable.samples), y, usable.ids), usable.bad)
 
@@ -169,6 +169,8 @@ def as_tensors(value: Any) -> Any:
             return torch.from_numpy(value)
         except TypeError:  # a type without a tensor, such as texts
             return value
+        except ValueError:  # the other byte order
+            return torch.from_numpy(value.astype(value.dtype.newbyteorder("=")))
     if isinstance(value, dict):
         return {key: as_tensors(item) for key, item in value.items()}
     if isinstance(value, tuple):

@@ -27,10 +27,11 @@ def plain(nbytes: int) -> Bytes:
 
 
 class BufferPool:
-    """Hands out arrays. Any thread may call it."""
+    """Hands out arrays. Any thread may call it. With `keep=0` every buffer is fresh, and its allocator's to reuse."""
 
     def __init__(self, allocate: Callable[[int], Bytes] = plain, keep: int = 16) -> None:
         self._allocate, self._keep = allocate, keep
+        self.reuses = keep > 0
         self._buffers: list[Bytes] = []
         self._lock = threading.Lock()
 
@@ -38,8 +39,11 @@ class BufferPool:
         """An array with arbitrary content. Every view of it, and every tensor made from it, keeps it in use."""
         kind = np.dtype(dtype)
         nbytes = kind.itemsize * math.prod(shape)
-        with self._lock:
-            buffer = self._free(nbytes)
+        if not self.reuses:
+            buffer = self._allocate(nbytes)
+        else:
+            with self._lock:
+                buffer = self._free(nbytes)
         return buffer[:nbytes].view(kind).reshape(shape)
 
     def _free(self, nbytes: int) -> Bytes:

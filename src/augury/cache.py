@@ -8,6 +8,7 @@ sample, and no lock is held while bytes move. Reading from the source is fetch.p
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,8 @@ class Cache:
         self._stack = [level.policy for level in levels]
         self._next = 0
         self._lock = threading.Lock()
+        self._turning = threading.Lock()
+        self._orphans: dict[int, Ticket] = {}
         self._admitted = [np.full(len(sizes), -1, np.int32) for _ in levels]
         """Per level and id: the ticket that last admitted it. Its bytes are there once that ticket is committed."""
         self._lost: list[tuple[int, Ids, int]] = []
@@ -98,20 +101,21 @@ class Cache:
 
         Only in turn. A sample without bytes, and one larger than its catalog says, is forgotten by the policy.
         """
-        decided = ticket.step
-        if decided.on_top:
-            self._advance()
-            return
         try:
-            falling = self._drop(decided)
-            for depth, ids in enumerate(decided.writes):
-                if len(ids):
-                    self._write(depth, ids, data, falling, ticket.number)
+            self._apply(ticket, data)
         finally:
             self._advance()
 
     def abandon(self, ticket: Ticket) -> None:
-        """Commit without bytes: the batch will not be used after all. Only in turn."""
+        """Its batch will not be used after all: it is committed without bytes when its turn comes, by whoever is there.
+
+        Does not wait; harmless where the ticket was committed already.
+        """
+        with self._turning:
+            if ticket.number > self.turn:
+                self._orphans[ticket.number] = ticket
+            if ticket.number != self.turn:
+                return
         self.commit(ticket, {})
 
     def lose(self, level: int, ids: Ids, number: int) -> None:
@@ -151,8 +155,10 @@ class Cache:
             number = self._next
             self._next += 1
         ticket = Ticket(number, _only_drops(len(self.levels), level, evicted))
-        self.wait_turn(ticket)
-        self.commit(ticket, {})
+        try:
+            self.wait_turn(ticket)
+        finally:
+            self.abandon(ticket)  # there are no bytes to wait for
 
     def wait_turn(self, ticket: Ticket) -> None:
         """Block until it is this ticket's turn."""
@@ -189,8 +195,9 @@ class Cache:
             if depth + 1 < len(self.levels):
                 below = np.concatenate([NONE, *decided.writes[depth + 1 :]])
                 moving = ids[np.isin(ids, below)]
-                kept = zip(moving.tolist(), tier.read(moving), strict=True)
-                falling.update((id, data) for id, data in kept if data is not None)
+                with contextlib.suppress(OSError):  # then it falls to nobody
+                    kept = zip(moving.tolist(), tier.read(moving), strict=True)
+                    falling.update((id, data) for id, data in kept if data is not None)
             self._guard(depth, lambda tier=tier, ids=ids: tier.drop(ids))  # type: ignore[misc]
         return falling
 
@@ -233,8 +240,23 @@ class Cache:
             )
             return False
 
+    def _apply(self, ticket: Ticket, data: Mapping[int, Buffer | Unreadable]) -> None:
+        decided = ticket.step
+        if decided.on_top:
+            return
+        falling = self._drop(decided)
+        for depth, ids in enumerate(decided.writes):
+            if len(ids):
+                self._write(depth, ids, data, falling, ticket.number)
+
     def _advance(self) -> None:
-        self.turn += 1
+        while True:
+            with self._turning:
+                self.turn += 1
+                orphan = self._orphans.pop(self.turn, None)
+            if orphan is None:
+                break
+            self._apply(orphan, {})
         for bell in self._bells:
             bell.ring()
 

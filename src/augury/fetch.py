@@ -10,6 +10,7 @@ import queue
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -77,7 +78,7 @@ class Fetcher:
         self._rng = rng or random.Random()
         self._lock = threading.Lock()
         self._in_flight: dict[int, list[Reads]] = {}
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Callable[[Ids], None], Ids] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name=f"augury-reader-{at}", daemon=True) for at in range(readers)
@@ -88,15 +89,14 @@ class Fetcher:
     def start(self, ids: Ids, reads: Reads) -> None:
         """Read distinct ids from the source, but those that are on their way already only once."""
         fresh = self._join(ids, reads)
-        for group in self._source.requests(fresh) if len(fresh) else ():
-            self._work.put(lambda group=group: self._from_source(group))  # type: ignore[misc]
+        if len(fresh):
+            self._work.put((self._split, fresh))
 
     def start_from(self, tier: Tier, ids: Ids, reads: Reads, lost: Lost) -> None:
         """Read distinct ids from a tier; what it turns out not to hold is reported `lost` and read from the source."""
         fresh = self._join(ids, reads)
         for at in range(0, len(fresh), TIER_CHUNK):
-            group = fresh[at : at + TIER_CHUNK]
-            self._work.put(lambda group=group: self._from_tier(tier, group, lost))  # type: ignore[misc]
+            self._work.put((partial(self._from_tier, tier, lost), fresh[at : at + TIER_CHUNK]))
 
     def release(self, reads: Reads) -> None:
         """Everything has been asked for: ring as soon as it is there (perhaps at once)."""
@@ -132,9 +132,31 @@ class Fetcher:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            work()
+            act, ids = work
+            try:
+                act(ids)
+            except BaseException as error:  # a reader that dies would leave a batch waiting for ever
+                self._fail(ids, error)
 
-    def _from_tier(self, tier: Tier, ids: Ids, lost: Lost) -> None:
+    def _fail(self, ids: Ids, error: BaseException) -> None:
+        """Whoever still waits for these gets the error instead."""
+        with self._lock:
+            waiting = [id for id in ids.tolist() if id in self._in_flight]
+        self._deliver([(id, self._unreadable(id, error)) for id in waiting], "source")
+
+    def _unreadable(self, id: int, error: BaseException) -> Unreadable:
+        failed = Unreadable(id, self._source.catalog.location(id), f"{type(error).__name__}: {error}")
+        failed.__cause__ = error
+        return failed
+
+    def _split(self, ids: Ids) -> None:
+        """Ask the source how it wants to be asked."""
+        first, *others = self._source.requests(ids)
+        for group in others:
+            self._work.put((self._from_source, group))
+        self._from_source(first)
+
+    def _from_tier(self, tier: Tier, lost: Lost, ids: Ids) -> None:
         try:
             found = tier.read(ids)
         except Exception:  # a broken tier is a tier that holds nothing: a reader must go on, or a batch waits for ever
@@ -167,14 +189,12 @@ class Fetcher:
             results = self._source.read(ids)
             if len(results) != len(ids):
                 raise ValueError(f"read() of {len(ids)} samples returned {len(results)}")
+            for data in results:
+                if not isinstance(data, bytes | bytearray | memoryview | Unreadable):
+                    raise TypeError(f"read() returned {type(data).__name__}, which is neither bytes nor an error")
             return results
         except Exception as error:
-            failed = []
-            for id in ids.tolist():
-                unreadable = Unreadable(id, self._source.catalog.location(id), f"{type(error).__name__}: {error}")
-                unreadable.__cause__ = error
-                failed.append(unreadable)
-            return list(failed)
+            return [self._unreadable(id, error) for id in ids.tolist()]
 
     def _deliver(self, results: list[tuple[int, Buffer | Unreadable]], holder: str) -> None:
         complete = []

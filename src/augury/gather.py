@@ -57,17 +57,22 @@ class Gatherer:
         self._fetcher, self._buffers, self._admit = fetcher, buffers, admit
         self._row_bytes = row_bytes(source)
         top = cache.levels[0].tier if cache.levels else None
+        self._instant = top is not None and top.instant
         self._matrix = top if isinstance(top, MatrixTier) and self._row_bytes is not None else None
 
     def begin(self, ids: Ids, ring: Callable[[], None], job: int = 0) -> Pending:
         """Decide and start reading. `ring` is called when all that was started has arrived (if anything was)."""
         ticket = self.cache.decide(ids, job, self._admit)
         pending = Pending(ticket, Reads(ring), [])
-        if ticket.step.on_top:
+        if ticket.step.on_top and self._instant:
             pending.reads.settle()
-        else:
+            return pending
+        try:
             self._start(pending)
             self._fetcher.release(pending.reads)
+        except BaseException:
+            self.cache.abandon(ticket)
+            raise
         return pending
 
     def ready(self, pending: Pending) -> bool:
@@ -87,7 +92,7 @@ class Gatherer:
 
     def joinable(self, pending: Pending) -> bool:
         """Whether the batch is one gather from the topmost tier, which can be made together with its neighbours'."""
-        return pending.ticket.step.on_top and self._matrix is not None
+        return pending.ticket.step.on_top and self._matrix is not None and self._buffers.reuses
 
     def joins(self, pending: Pending, following: Pending) -> bool:
         """Whether two batches can be finished together: nobody else's turn lies between them."""
@@ -115,8 +120,7 @@ class Gatherer:
         return raws
 
     def abandon(self, pending: Pending) -> None:
-        """The batch is not wanted any more; waits for its turn."""
-        self.cache.wait_turn(pending.ticket)
+        """The batch is not wanted any more. Does not wait."""
         self.cache.abandon(pending.ticket)
 
     def now(self, ids: Ids, job: int = 0) -> Raw:
@@ -126,15 +130,15 @@ class Gatherer:
         try:
             if not pending.reads.done():
                 arrived.wait()
+            self.cache.wait_turn(pending.ticket)
+            return self.finish(pending)
         except BaseException:  # Ctrl-C: the tickets behind this one must not wait for ever
             self.abandon(pending)
             raise
-        self.cache.wait_turn(pending.ticket)
-        return self.finish(pending)
 
     def _start(self, pending: Pending) -> None:
         decided, reads = pending.ticket.step, pending.reads
-        for depth in range(1, len(self.cache.levels)):
+        for depth in range(1 if self._instant else 0, len(self.cache.levels)):
             held = first_seen(decided.served[decided.level == depth])
             held = held[self.cache.readable(depth, held)]
             if len(held):
@@ -166,7 +170,7 @@ class Gatherer:
 
     def _from_memory(self, rows: Rows, served: Ids, level: NDArray[np.int8]) -> Mask:
         """Put in place what the topmost level holds; which positions that are."""
-        if not self.cache.levels:
+        if not self._instant:
             return np.zeros(len(served), np.bool_)
         on_top: Mask = level == 0
         if not on_top.any():
@@ -211,7 +215,7 @@ class Gatherer:
         late = Reads(arrived.set)
         for depth in np.unique(level).tolist():
             wanted = first_seen(ids[level == depth])
-            if depth == 0:
+            if depth == 0 and self._instant:
                 self.cache.lose(0, wanted, pending.ticket.number)
                 pending.lost.append(wanted)
                 self._fetcher.start(wanted, late)

@@ -6,9 +6,11 @@ which batch comes when, staging.py reads ahead, gather.py collects bytes, batch.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -20,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from augury import recipes
 from augury.batch import Bad, Batch, Finished, Finisher, OnError, Transform, as_tensors, check_on_error
-from augury.buffers import BufferPool, Bytes, plain
+from augury.buffers import BufferPool, Bytes
 from augury.cache import Cache
 from augury.distributed import local_place, place
 from augury.errors import AuguryWarning, Closed, ConfigError, UnknownName
@@ -135,7 +137,7 @@ class Loader:
         self._finalizer = weakref.finalize(self, self._owned.close)
         try:
             self.source = self._owned.keep(open_source(data, labels), unless=data)
-            self.batch_size, self.drop_last, self.seed, self.epochs = batch_size, drop_last, seed, epochs
+            self.batch_size, self.drop_last, self.seed, self.epochs = int(batch_size), drop_last, int(seed), epochs
             self.subset = None if subset is None else _checked_subset(subset, len(self.source.catalog))
             self._make_sampler = self.recipe.sampler if shuffle else InOrder
             holds = cache is None and self.recipe.name != "none"
@@ -144,7 +146,7 @@ class Loader:
             self._recorder: Recorder | None = None
             self.cache = self._own_cache(memory.tier, disk, trace) if cache is None else self._shared_cache(cache)
             fetcher = self._owned.keep(Fetcher(self.source, readers, retries))
-            buffers = BufferPool(_pinned_memory() if pin_memory else plain)
+            buffers = _pinned_buffers() if pin_memory else BufferPool()
             self._finish = Finisher(
                 self.source, transform, target_transform, collate, check_on_error(on_error), buffers
             )
@@ -156,7 +158,8 @@ class Loader:
             raise
         self._plans = self.recipe.foresight and admit and cache is None
         self._epoch = self._offset = 0
-        self._left_midway = False
+        self._jump: int | None = None
+        self._left_midway = self._resumed = False
         self._running: _Running | None = None
         self._stats: dict[int, EpochStats] = {}
         self._pid = os.getpid()
@@ -170,25 +173,32 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """The next epoch, or the rest of the one that was resumed."""
         self._check_usable()
-        if self._left_midway:
-            self.set_epoch(self._epoch + 1)
+        if self._jump is not None:
+            self._epoch, self._offset = self._jump, 0
+        elif self._left_midway or self._schedule().batches_from(self._offset) == 0:
+            self._epoch, self._offset = self._epoch + 1, 0
+        self._jump, self._left_midway, self._resumed = None, False, False
         running = self._run_from(self._epoch, self._offset)
         running.iterator += 1
-        return self._batches(running, running.schedule.batches_from(self._offset))
+        return self._batches(running, running.iterator, running.schedule.batches_from(self._offset))
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch, from its start. Not needed when epochs follow each other."""
+        """Let the next iteration be this epoch: from its start, or from where it was resumed.
+
+        Not needed when epochs follow each other.
+        """
         if epoch < 0:
             raise ConfigError(f"epoch {epoch}: epochs are counted from 0")
-        self._epoch, self._offset, self._left_midway = int(epoch), 0, False
+        if not (self._resumed and epoch == self._epoch):  # the usual loop names the epoch that was just resumed
+            self._jump = int(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where training is: enough to go on elsewhere, with any number of ranks and any batch size."""
         return {
             "version": 1,
             "seed": self.seed,
-            "epoch": self._epoch,
-            "offset": self._offset,
+            "epoch": self._epoch if self._jump is None else self._jump,
+            "offset": self._offset if self._jump is None else 0,
             "samples": self._samples,
             "recipe": self.recipe.name,
         }
@@ -202,7 +212,10 @@ class Loader:
                 raise ConfigError(f"this state was saved with {name}={state[name]!r}, and this loader has {mine!r}")
         self._stop()
         self.seed = int(state["seed"])
-        self._epoch, self._offset, self._left_midway = int(state["epoch"]), int(state["offset"]), False
+        self._epoch, self._offset = int(state["epoch"]), int(state["offset"])
+        if self._epoch < 0 or not 0 <= self._offset <= self._samples:
+            raise ConfigError(f"this state is at sample {self._offset} of epoch {self._epoch}, which does not exist")
+        self._jump, self._left_midway, self._resumed = None, False, True
 
     def stats(self) -> Stats:
         """Hits, misses, bytes by holder and seconds waited, per epoch and in total, of the batches handed out."""
@@ -249,12 +262,12 @@ class Loader:
         self._owned.staging = staging
         return self._running
 
-    def _batches(self, running: _Running, count: int) -> Iterator[Batch]:
-        mine, some = running.iterator, False
+    def _batches(self, running: _Running, iterator: int, count: int) -> Iterator[Batch]:
+        some = False
         self._left_midway = count > 0
         began = time.perf_counter()
         for index in range(count):
-            if self._running is not running or running.iterator != mine:
+            if self._running is not running or running.iterator != iterator:
                 raise Closed("this iterator has ended: the loader was closed, reset, or iterated anew")
             last = index + 1 == count
             batch = self._next(running, last)
@@ -274,7 +287,8 @@ class Loader:
         except BaseException:
             self._stop()
             raise
-        assert taken is not None, "the schedule has ended too early"
+        if taken is None:
+            raise Closed("this loader was closed while it was iterated")
         staged, finished, waited = taken
         epoch, offset = running.next
         running.delivered = epoch
@@ -284,7 +298,7 @@ class Loader:
         else:
             self._epoch, self._offset = epoch, running.schedule.offset_after(offset)
         running.next = self._epoch, self._offset
-        if last and self._epoch == self.epochs:
+        if last and self.epochs is not None and self._epoch >= self.epochs:
             self._stop()  # nothing is read ahead beyond the last epoch: the window has ended
         if finished.batch is None:
             if running.schedule.place.world_size > 1:
@@ -295,7 +309,6 @@ class Loader:
 
     def _note(self, epoch: int, staged: Staged, finished: Finished, waited: float) -> None:
         raw = staged.raw
-        assert raw is not None
         stats = self._stats.setdefault(epoch, EpochStats(epoch))
         batches = 0 if finished.batch is None else 1
         stats.add(EpochStats(epoch, raw.counts, batches, raw.bytes_from, len(finished.bad), waited))
@@ -358,6 +371,7 @@ class _Owned:
     def __init__(self) -> None:
         self.staging: Staging | None = None
         self._parts: list[Any] = []
+        self._pid = os.getpid()
 
     def keep(self, part: Any, unless: Any = None) -> Any:
         """Close `part` later, unless it is the user's own."""
@@ -366,10 +380,21 @@ class _Owned:
         return part
 
     def close(self) -> None:
-        if self.staging is not None:
-            self.staging.close()
-        while self._parts:
-            self._parts.pop().close()
+        if os.getpid() != self._pid:  # a forked child has copies of our parts, but not the threads
+            return
+        if threading.current_thread().name.startswith("augury-"):
+            # The garbage collector found the loader in one of its own threads, which cannot wait for itself.
+            threading.Thread(target=self._close).start()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        with contextlib.ExitStack() as parts:  # closes all, also where one fails
+            for part in self._parts:
+                parts.callback(part.close)
+            if self.staging is not None:
+                parts.callback(self.staging.close)
+        self._parts.clear()
 
 
 def _check_positive(**numbers: int) -> None:
@@ -407,16 +432,20 @@ def _wants_tensors(output: str) -> bool:
     return output == "torch" or (output == "auto" and "torch" in sys.modules)
 
 
-def _pinned_memory() -> Callable[[int], Bytes]:
-    """Memory that a device reads without an extra copy, where there is a device."""
+def _pinned_buffers() -> BufferPool:
+    """Memory that a device reads without an extra copy, where there is a device.
+
+    Not reused by us: a copy to the device may still run when the batch is dropped. torch, which reuses such memory
+    itself, knows when it has ended.
+    """
     import torch
 
     if not torch.cuda.is_available():
         warnings.warn("pin_memory=True has no effect: torch finds no CUDA device", AuguryWarning, stacklevel=3)
-        return plain
+        return BufferPool()
 
     def allocate(nbytes: int) -> Bytes:
         pinned: Bytes = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
 
-    return allocate
+    return BufferPool(allocate, keep=0)

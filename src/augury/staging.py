@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from augury.batch import Finished, Finisher, nbytes
 from augury.errors import AuguryError
@@ -45,6 +46,7 @@ class Staged:
     work: Work
     reserved: int
     raw: Raw
+    """Its counts; the bytes are given up once a pool has finished the batch."""
     result: Finished | Future[Finished]
 
 
@@ -80,8 +82,9 @@ class Staging:
         self._window, self._job = window, job
         self._sizes = gatherer.source.catalog.sizes
         self._row_bytes = gatherer.source.catalog.uniform_size
-        self._swell = 1.0
-        """How much larger a finished batch is than its bytes: decoded images take more room than files."""
+        self._stored_bytes = self._finished_bytes = 1
+        """Of all batches that a pool has finished: decoded images take more room than files."""
+        self._measured = workers is None
         self._reserved = self._released = 0
         """Bytes that ever entered the window (the pump counts) and that ever left it (the consumer counts)."""
         self._entered = self._left = 0
@@ -170,13 +173,18 @@ class Staging:
 
     def _has_room(self, work: Work) -> bool:
         # A batch that is larger than the whole window is prepared alone: it is the one training waits for.
-        inside = self._reserved - self._released
-        return self._entered == self._left or inside + self._cost(work) <= self._window
+        if self._entered == self._left:
+            return True
+        # How much room decoded samples take shows with the first batch: until then there is no second.
+        return self._measured and self._reserved - self._released + self._cost(work) <= self._window
 
     def _cost(self, work: Work) -> int:
-        exact = self._row_bytes
-        stored = exact * len(work.ids) if exact is not None else int(self._sizes[work.ids].sum())
-        return int(stored * self._swell)
+        """What a batch occupies: its bytes, or what has become of such bytes so far, if that is more."""
+        swell = max(1.0, self._finished_bytes / self._stored_bytes)
+        return max(len(work.ids), int(self._stored(work.ids) * swell))
+
+    def _stored(self, ids: Ids) -> int:
+        return self._row_bytes * len(ids) if self._row_bytes is not None else int(self._sizes[ids].sum())
 
     def _decide(self, work: Work) -> None:
         cost = self._cost(work)
@@ -189,11 +197,17 @@ class Staging:
         line = [self._decided.popleft()]
         while self._decided and self._gatherer.joins(line[-1].pending, self._decided[0].pending):
             line.append(self._decided.popleft())
-        if len(line) == 1:
-            self._deliver(line[0], self._gatherer.finish(line[0].pending))
-        else:
-            for each, raw in zip(line, self._gatherer.finish_together([each.pending for each in line]), strict=True):
-                self._deliver(each, raw)
+        try:
+            if len(line) == 1:
+                raws = [self._gatherer.finish(line[0].pending)]
+            else:
+                raws = self._gatherer.finish_together([each.pending for each in line])
+        except BaseException:
+            for each in line:  # those behind them must not wait for ever
+                self._gatherer.abandon(each.pending)
+            raise
+        for each, raw in zip(line, raws, strict=True):
+            self._deliver(each, raw)
 
     def _deliver(self, decided: _Decided, raw: Raw) -> None:
         result: Finished | Future[Finished]
@@ -201,7 +215,7 @@ class Staging:
             result = self._finished(raw)
         else:
             result = self._workers.submit(raw)
-            result.add_done_callback(self._measure)
+            result.add_done_callback(partial(self._measure, raw))
         self._delivery.put(Staged(decided.work, decided.reserved, raw, result))
 
     def _finished(self, raw: Raw) -> Finished | Future[Finished]:
@@ -213,9 +227,12 @@ class Staging:
             failed.set_exception(error)
             return failed
 
-    def _measure(self, future: Future[Finished]) -> None:
-        """Once a batch is finished its real size is known: the window counts later ones by it."""
-        if future.cancelled() or future.exception() is not None or (batch := future.result().batch) is None:
-            return
-        stored = max(1, int(self._sizes[batch.ids].sum()))
-        self._swell = max(self._swell, nbytes(batch.x) / stored)
+    def _measure(self, raw: Raw, future: Future[Finished]) -> None:
+        """A batch is finished: its bytes are not needed any more, and later ones are counted by its real size."""
+        stored = self._stored(raw.ids)
+        raw.rows = []
+        if not future.cancelled() and future.exception() is None and (batch := future.result().batch) is not None:
+            self._stored_bytes += max(1, stored)
+            self._finished_bytes += nbytes(batch.x)
+        self._measured = True
+        self.ring()

@@ -10,6 +10,7 @@ The only module that imports torch when it is imported. `augury.Loader` needs no
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence, Sized
@@ -67,13 +68,17 @@ class CachedDataset(Dataset[Any]):
         self._ram, self._disk, self._seed = ram, disk, seed
         self._readers, self._retries, self._with_ids = readers, retries, with_ids
         self._mine: _Mine | None = None
+        self._opening = threading.Lock()
         self._memory(Place(0, 1))  # what cannot work is an error here, not in the first batch
 
     def __len__(self) -> int:
         return len(self.source.catalog)
 
     def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
+        items = self.__getitems__([index])
+        if not items:  # an empty answer would look like the end of the dataset
+            raise next(bad for bad in self.quarantine if bad.id == index % len(self))
+        return items[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """One item per index; torch calls this with a whole batch."""
@@ -127,7 +132,11 @@ class CachedDataset(Dataset[Any]):
             self._mine = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_mine": None}
+        return self.__dict__ | {"_mine": None, "_opening": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._opening = threading.Lock()
 
     def _checked(self, indices: Sequence[int]) -> Any:
         ids, samples = as_ids(indices), len(self)
@@ -142,6 +151,10 @@ class CachedDataset(Dataset[Any]):
 
     def _opened(self) -> _Mine:
         """This process's own cache and threads: neither survives a fork, so each process makes its own."""
+        with self._opening:
+            return self._opened_once()
+
+    def _opened_once(self) -> _Mine:
         if self._mine is None or self._mine.pid != os.getpid():
             info, local = get_worker_info(), local_place()
             workers, worker = (1, 0) if info is None else (info.num_workers, info.id)
@@ -208,6 +221,7 @@ class Sampler(TorchSampler[int]):
         self.seed, self.drop_last, self._shuffle = seed, drop_last, shuffle
         self._given = rank, num_replicas
         self.epoch = self._offset = self._yielded = 0
+        self._resumed = False
 
     def __len__(self) -> int:
         size = place(*self._given).world_size
@@ -216,6 +230,7 @@ class Sampler(TorchSampler[int]):
     def __iter__(self) -> Iterator[int]:
         if self._yielded:  # the last epoch was left midway
             self.set_epoch(self.epoch + 1)
+        self._resumed = False
         make = self.recipe.sampler if self._shuffle else InOrder
         order = make(self.total, self.seed).draw(self.epoch, np.empty(0, np.float32))
         for id in share(order[self._offset :], 1, *place(*self._given), self.drop_last).tolist():
@@ -224,8 +239,9 @@ class Sampler(TorchSampler[int]):
         self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch, from its start."""
-        self.epoch, self._offset, self._yielded = int(epoch), 0, 0
+        """Let the next iteration be this epoch: from its start, or from where it was resumed."""
+        if not (self._resumed and epoch == self.epoch):
+            self.epoch, self._offset, self._yielded, self._resumed = int(epoch), 0, 0, False
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """Where the epoch is. With worker processes DataLoader draws ahead of training: then say how many samples
@@ -243,3 +259,4 @@ class Sampler(TorchSampler[int]):
             )
         self.seed = int(state["seed"])
         self.epoch, self._offset, self._yielded = int(state["epoch"]), int(state["offset"]), 0
+        self._resumed = True

@@ -21,6 +21,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
@@ -43,6 +44,7 @@ _CRC = struct.Struct("<I")
 OPS = ("level", "epoch", "plan", "serve", "admit", "wanted", "learn", "resize", "forget", "adopt", "leave")
 _ANSWER, _KEPT, _SCORES, _KIN = 1, 2, 4, 8
 _FLUSH = 64
+_BUFFER = 1 << 20
 _SIZES = "sizes"
 _COST = np.dtype("<i8")
 
@@ -74,9 +76,11 @@ class Recorder:
     def __init__(self, path: str | os.PathLike[str], header: Mapping[str, Any], sizes: NDArray[Any]) -> None:
         self.path, self._sizes = Path(path), sizes
         self._dtype = _id_type(len(sizes))
-        self._added = 0
+        self._added, self._pid = 0, os.getpid()
+        self._held = bytearray()
         try:
-            self._file: BinaryIO | None = open(self.path, "wb", buffering=1 << 20)  # noqa: SIM115 - see close()
+            # Unbuffered: a forked child would write the buffer of a file object once more when it ends.
+            self._file: FileIO | None = open(self.path, "wb", buffering=0)  # noqa: SIM115 - see close()
         except OSError as error:
             raise ConfigError(f"the call log {path} cannot be written: {error.strerror}") from None
         equal = _all_equal(sizes)
@@ -149,12 +153,14 @@ class Recorder:
         self.close()
 
     def _write(self, parts: Iterable[bytes], flush: bool = False) -> None:
-        if self._file is None:
+        if self._file is None or os.getpid() != self._pid:  # a forked child must not write our buffer once more
+            return
+        self._held += b"".join(parts)
+        if not flush and len(self._held) < _BUFFER:
             return
         try:
-            self._file.writelines(parts)
-            if flush:
-                self._file.flush()
+            while self._held:
+                del self._held[: self._file.write(self._held)]
         except OSError as error:
             file, self._file = self._file, None
             warnings.warn(f"the call log {self.path} ends here: {error}", AuguryWarning, stacklevel=4)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from augury.catalog import Catalog, default_place
-from augury.errors import CatalogError, ConfigError, Stale, Unreadable
+from augury.errors import AuguryWarning, CatalogError, ConfigError, Stale, Unreadable
 from augury.sources import folder as folder_module
 from augury.sources.folder import FolderSource, index_folder
 from augury.testing.sources import Made, SourceContract
@@ -133,11 +133,12 @@ def test_pipes_do_not_count(tmp_path: Path) -> None:
     assert names_of(FolderSource(tmp_path)) == ["a/1"]
 
 
-def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+def test_a_link_to_nothing_is_left_out_by_name(tmp_path: Path) -> None:
     write(tmp_path, "a/1")
     (tmp_path / "a" / "gone").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(CatalogError, match="a/gone is a link to nothing"):
-        FolderSource(tmp_path)
+    with pytest.warns(AuguryWarning, match="a/gone is a link to nothing"):
+        source = FolderSource(tmp_path)
+    assert len(source) == 1
 
 
 def test_empty_files_are_samples(tmp_path: Path) -> None:

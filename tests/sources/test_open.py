@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augury.errors import ConfigError
+from augury.errors import AuguryWarning, ConfigError
 from augury.sources import open_source
 from augury.sources.array import ArraySource
 from augury.sources.dataset import DatasetSource
@@ -41,7 +41,12 @@ def test_tars_are_packed(tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("")
     for data in (path, tmp_path, str(tmp_path), [path], (str(path),)):
         assert isinstance(open_source(data), PackedSource)
+    (tmp_path / "x.tar.augury").mkdir()
+    assert isinstance(open_source(tmp_path), PackedSource)
     (tmp_path / "other.txt").write_text("")
+    with pytest.warns(AuguryWarning, match="1 other files are passed over .other.txt"):
+        assert isinstance(open_source(tmp_path), PackedSource)
+    (tmp_path / "class").mkdir()
     assert isinstance(open_source(tmp_path), FolderSource)
 
 

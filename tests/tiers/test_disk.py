@@ -266,7 +266,7 @@ def test_share_must_be_a_name(tmp_path: Path, share: str) -> None:
 
 def test_second_user_of_a_share_is_refused(tmp_path: Path) -> None:
     with open_tier(tmp_path):
-        with pytest.raises(ConfigError, match=rf"process {os.getpid()}.*own share"):
+        with pytest.raises(ConfigError, match=rf"process {os.getpid()}.*own directory"):
             open_tier(tmp_path)
         with open_tier(tmp_path, share="1") as other:
             other.write(as_ids([0]), items(MIXED, as_ids([0])))

@@ -5,6 +5,8 @@ The items are encoded to bytes (see `augury.encoding`), so that every tier can h
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 import numpy as np
@@ -23,18 +25,22 @@ class DatasetSource(Base):
     """Item i of `dataset` is sample i. Items of the form (x, y) bring their own label.
 
     How large an item is shows only when it is read: every sample is reckoned at `item_bytes`, by default the
-    largest of up to 16 items spread over the dataset. `dataset[i]` is called from several threads at once,
-    and must return the same for the same i (augmentation belongs after the cache).
+    largest of up to 16 items spread over the dataset. `dataset[i]` must return
+    the same for the same i (augmentation belongs after the cache). It is called by one thread at a time, because most
+    datasets (an open file, HDF5, a database) stand no more; say `thread_safe=True` of one that does, and many items are
+    read at once.
 
     A cache on disk recognises a dataset by its type, its length and the probed items; give another `version`
     when items change that these cannot show.
     """
 
-    def __init__(self, dataset: Any, item_bytes: int | None = None, version: str = "") -> None:
+    def __init__(
+        self, dataset: Any, item_bytes: int | None = None, version: str = "", thread_safe: bool = False
+    ) -> None:
         samples = _length(dataset)
         if item_bytes is not None and item_bytes <= 0:
             raise ConfigError(f"item_bytes must be positive, not {item_bytes}")
-        self.dataset = dataset
+        self.dataset, self._turn = dataset, None if thread_safe else threading.Lock()
         self._name = type(dataset).__qualname__
         count = min(samples, _PROBES)
         probes = self._probe(np.unique(np.linspace(0, samples - 1, count).astype(np.int64)).tolist())
@@ -59,12 +65,21 @@ class DatasetSource(Base):
 
     def _read_item(self, id: int) -> Buffer | Unreadable:
         try:
-            return self._encoded(id, self.dataset[id])
+            with self._turn or contextlib.nullcontext():
+                item = self.dataset[id]
+            return self._encoded(id, item)
         except Exception as error:
             reason = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
             failed = Unreadable(id, f"{self._name}[{id}]", reason)
             failed.__cause__ = error
             return failed
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_turn": self._turn is not None}  # a lock stays in its process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._turn = threading.Lock() if state["_turn"] else None
 
     def _encoded(self, id: int, item: Any) -> bytes:
         try:

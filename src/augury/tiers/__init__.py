@@ -24,6 +24,8 @@ class Tier(Protocol):
 
     name: str
     """How counters and messages call it: "ram", "disk"."""
+    instant: bool
+    """Whether reading is a copy in memory, rather than something to wait for in a reader thread."""
     capacity: int
     """Bytes it may hold, at every moment."""
 

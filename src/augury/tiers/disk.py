@@ -50,6 +50,7 @@ class DiskTier:
     """
 
     name = "disk"
+    instant = False
 
     def __init__(
         self,
@@ -91,14 +92,15 @@ class DiskTier:
         at = np.flatnonzero(self._layout.holds(ids))
         held = ids[at]
         offsets, sizes = self._layout.offset_of(held).tolist(), self._sizes[held].tolist()
-        with self._failing("read"):
-            for position, id, offset, size in zip(at.tolist(), held.tolist(), offsets, sizes, strict=True):
-                part, within = divmod(offset, SEGMENT)
-                record = os.pread(files.data[part].fd, HEADER + size, within)
-                found[position] = sample = self._unpack(id, record)
-                if sample is None:
-                    # Given back by the next write or drop: this may be any of several reading threads.
-                    self._spoiled.append(id)
+        for position, id, offset, size in zip(at.tolist(), held.tolist(), offsets, sizes, strict=True):
+            part, within = divmod(offset, SEGMENT)
+            try:
+                found[position] = self._unpack(id, os.pread(files.data[part].fd, HEADER + size, within))
+            except OSError:  # a bad block spoils one sample, not its neighbours
+                found[position] = None
+            if found[position] is None:
+                # Given back by the next write or drop: this may be any of several reading threads.
+                self._spoiled.append(id)
         return found
 
     def write(self, ids: Ids, data: Sequence[Buffer]) -> None:

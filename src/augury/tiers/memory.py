@@ -30,6 +30,7 @@ class MatrixTier:
     """
 
     name = "ram"
+    instant = True
 
     def __init__(self, samples: int, size: int, capacity: int) -> None:
         self.capacity, self._size = capacity, size
@@ -68,7 +69,11 @@ class MatrixTier:
             matrix.take(rows, axis=0, out=out, mode="clip")
             return
         half = len(rows) // 2
-        other = self._helper.submit(matrix.take, rows[half:], 0, out[half:], "clip")
+        try:
+            other = self._helper.submit(matrix.take, rows[half:], 0, out[half:], "clip")
+        except RuntimeError:  # the interpreter is ending and starts no thread any more
+            matrix.take(rows, axis=0, out=out, mode="clip")
+            return
         matrix.take(rows[:half], axis=0, out=out[:half], mode="clip")
         other.result()
 
@@ -136,6 +141,7 @@ class BufferTier:
     """Samples of any size as separate buffers. Each costs what the catalog says, even where it is smaller."""
 
     name = "ram"
+    instant = True
 
     def __init__(self, sizes: NDArray[Any], capacity: int) -> None:
         self.capacity, self._sizes = capacity, sizes
