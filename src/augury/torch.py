@@ -14,6 +14,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -28,8 +29,8 @@ from augury.cache import Cache
 from augury.distributed import Place, local_place, place
 from augury.errors import AuguryWarning, ConfigError, InUse
 from augury.fetch import READERS, RETRIES, Fetcher
-from augury.gather import Gatherer
-from augury.ids import as_ids
+from augury.gather import Gatherer, Raw
+from augury.ids import Ids, as_ids
 from augury.levels import Disk, divide_memory, open_cache, open_tiers
 from augury.metrics import Counts
 from augury.samplers.ranks import share
@@ -83,7 +84,7 @@ class CachedDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """One item per index; torch calls this with a whole batch."""
         mine = self._opened()
-        raw = mine.gatherer.now(self._checked(indices))
+        raw = mine.gather(self._checked(indices))
         mine.counts.add(raw.counts)
         usable = self._finish.usable(raw)
         mine.note(usable.bad)
@@ -182,15 +183,24 @@ class _Mine:
         self.pid, self.gatherer = os.getpid(), gatherer
         self.counts = Counts()
         self.quarantine: list[Bad] = []
-        self.close = weakref.finalize(self, _close, os.getpid(), fetcher, gatherer.cache)
+        self._aside = ThreadPoolExecutor(1, "augury-aside")
+        self.close = weakref.finalize(self, _close, os.getpid(), self._aside, fetcher, gatherer.cache)
+
+    def gather(self, ids: Ids) -> Raw:
+        """One batch of bytes. Ctrl-C interrupts the main thread anywhere: there it shall meet only the waiting for
+        this, never a decision half made."""
+        if threading.current_thread() is threading.main_thread():
+            return self._aside.submit(self.gatherer.now, ids).result()
+        return self.gatherer.now(ids)
 
     def note(self, bad: list[Bad]) -> None:
         known = {error.id for error in self.quarantine} if bad else set()
         self.quarantine.extend(error for error in bad if error.id not in known)
 
 
-def _close(pid: int, *parts: Any) -> None:
+def _close(pid: int, aside: ThreadPoolExecutor, *parts: Any) -> None:
     if pid == os.getpid():  # a forked child has copies, but not the threads
+        aside.shutdown()
         for part in parts:
             part.close()
 

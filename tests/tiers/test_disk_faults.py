@@ -305,8 +305,7 @@ def test_broken_disk_on_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with open_tier(tmp_path, MIXED) as tier:
         tier.write(ALL, items(MIXED, ALL))
         monkeypatch.setattr(os, "pread", failing(errno.EIO))
-        with pytest.raises(TierFailed, match="Input/output error"):
-            tier.read(ALL)
+        assert tier.read(ALL) == [None] * len(ALL), "unreadable samples are lost ones"
         monkeypatch.undo()
 
 
