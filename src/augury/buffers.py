@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from augury.errors import AuguryWarning
 
 Bytes = NDArray[np.uint8]
 
@@ -55,3 +58,22 @@ class BufferPool:
         # What leaves the list is freed when its user is done with it.
         del self._buffers[: -self._keep]
         return fresh
+
+
+def pinned_buffers() -> BufferPool:
+    """Memory that a device reads without an extra copy, where there is a device.
+
+    Not reused by us: a copy to the device may still run when the batch is dropped. torch, which reuses such memory
+    itself, knows when it has ended.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        warnings.warn("pin_memory=True has no effect: torch finds no CUDA device", AuguryWarning, stacklevel=3)
+        return BufferPool()
+
+    def allocate(nbytes: int) -> Bytes:
+        pinned: Bytes = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
+        return pinned
+
+    return BufferPool(allocate, keep=0)

@@ -17,18 +17,17 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from augury import recipes
+from augury.arguments import check_callable, check_positive, checked_subset, refuse_with_cache
 from augury.batch import Bad, Batch, Finished, Finisher, OnError, Transform, as_tensors, check_on_error
-from augury.buffers import BufferPool, Bytes
+from augury.buffers import BufferPool, pinned_buffers
 from augury.cache import Cache
 from augury.distributed import local_place, place
 from augury.errors import AuguryWarning, Closed, ConfigError, UnknownName
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer
-from augury.ids import Ids, as_ids
 from augury.levels import Disk, divide_memory, open_cache, open_tiers
 from augury.metrics import EpochStats, Stats
 from augury.samplers.shuffle import InOrder
@@ -122,15 +121,15 @@ class Loader:
         admit: bool = True,
         trace: str | os.PathLike[str] | None = None,
     ) -> None:
-        _check_positive(batch_size=batch_size, readers=readers)
-        _check_positive(**{name: n for name, n in (("workers", workers), ("epochs", epochs)) if n is not None})
-        _check_callable(transform=transform, target_transform=target_transform, collate=collate)
+        check_positive(batch_size=batch_size, readers=readers)
+        check_positive(**{name: n for name, n in (("workers", workers), ("epochs", epochs)) if n is not None})
+        check_callable(transform=transform, target_transform=target_transform, collate=collate)
         if not 0 <= seed < 2**63:
             raise ConfigError(f"seed={seed}: give a number from 0 to 2^63 - 1")
         place(rank, world_size)  # what is given must be right now; what is not is asked when iteration starts
         self.recipe = recipes.find(recipe or recipes.DEFAULT)
         if cache is not None:
-            _refuse_with_cache(ram=ram, disk=disk, recipe=recipe, trace=trace)
+            refuse_with_cache(ram=ram, disk=disk, recipe=recipe, trace=trace)
         self._given_place = rank, world_size
         self._tensors = _wants_tensors(output)
         self._owned = _Owned()
@@ -138,7 +137,7 @@ class Loader:
         try:
             self.source = self._owned.keep(open_source(data, labels), unless=data)
             self.batch_size, self.drop_last, self.seed, self.epochs = int(batch_size), drop_last, int(seed), epochs
-            self.subset = None if subset is None else _checked_subset(subset, len(self.source.catalog))
+            self.subset = None if subset is None else checked_subset(subset, len(self.source.catalog))
             self._make_sampler = self.recipe.sampler if shuffle else InOrder
             holds = cache is None and self.recipe.name != "none"
             memory = divide_memory(self.source, batch_size, ram, readahead, holds)
@@ -146,7 +145,7 @@ class Loader:
             self._recorder: Recorder | None = None
             self.cache = self._own_cache(memory.tier, disk, trace) if cache is None else self._shared_cache(cache)
             fetcher = self._owned.keep(Fetcher(self.source, readers, retries))
-            buffers = _pinned_buffers() if pin_memory else BufferPool()
+            buffers = pinned_buffers() if pin_memory else BufferPool()
             self._finish = Finisher(
                 self.source, transform, target_transform, collate, check_on_error(on_error), buffers
             )
@@ -397,55 +396,9 @@ class _Owned:
         self._parts.clear()
 
 
-def _check_positive(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
-            raise ConfigError(f"{name}={number!r}: give a whole number from 1 on")
-
-
-def _check_callable(**functions: Any) -> None:
-    for name, function in functions.items():
-        if function is not None and not callable(function):
-            raise ConfigError(f"{name}={function!r}: give a function")
-
-
-def _checked_subset(subset: ArrayLike, samples: int) -> Ids:
-    ids = as_ids(subset)
-    if len(ids) == 0:
-        raise ConfigError("subset= names no sample")
-    if ids.min() < 0 or ids.max() >= samples:
-        raise ConfigError(f"subset= names ids from {ids.min()} to {ids.max()}; the dataset has ids 0 to {samples - 1}")
-    return ids
-
-
-def _refuse_with_cache(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{name}= belongs to the loader that made the cache; leave it out beside cache=")
-
-
 def _wants_tensors(output: str) -> bool:
     if output not in ("auto", "torch", "numpy"):
         raise UnknownName("output", output, ("auto", "torch", "numpy"))
     if output == "torch":
         import torch  # noqa: F401  (so that a missing torch is an error here and not in the first batch)
     return output == "torch" or (output == "auto" and "torch" in sys.modules)
-
-
-def _pinned_buffers() -> BufferPool:
-    """Memory that a device reads without an extra copy, where there is a device.
-
-    Not reused by us: a copy to the device may still run when the batch is dropped. torch, which reuses such memory
-    itself, knows when it has ended.
-    """
-    import torch
-
-    if not torch.cuda.is_available():
-        warnings.warn("pin_memory=True has no effect: torch finds no CUDA device", AuguryWarning, stacklevel=3)
-        return BufferPool()
-
-    def allocate(nbytes: int) -> Bytes:
-        pinned: Bytes = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
-        return pinned
-
-    return BufferPool(allocate, keep=0)

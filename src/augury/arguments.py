@@ -1,0 +1,42 @@
+"""What users may hand to the loader: each check names the argument and says what to write. No part is made here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from augury.errors import ConfigError
+from augury.ids import Ids, as_ids
+
+
+def check_positive(**numbers: int) -> None:
+    """Numbers that count something."""
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+            raise ConfigError(f"{name}={number!r}: give a whole number from 1 on")
+
+
+def check_callable(**functions: Any) -> None:
+    """Functions, or nothing."""
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise ConfigError(f"{name}={function!r}: give a function")
+
+
+def checked_subset(subset: ArrayLike, samples: int) -> Ids:
+    """Ids that the dataset has."""
+    ids = as_ids(subset)
+    if len(ids) == 0:
+        raise ConfigError("subset= names no sample")
+    if ids.min() < 0 or ids.max() >= samples:
+        raise ConfigError(f"subset= names ids from {ids.min()} to {ids.max()}; the dataset has ids 0 to {samples - 1}")
+    return ids
+
+
+def refuse_with_cache(**given: Any) -> None:
+    """What a shared cache has settled already."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name}= belongs to the loader that made the cache; leave it out beside cache=")
