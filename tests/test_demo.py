@@ -148,7 +148,7 @@ def test_stopping_it_tells_where_the_rest_is(
     monkeypatch.setattr(command, "_check", lambda cache: None)
     fails("--out", tmp_path / "out", "--samples", 100, monkeypatch=monkeypatch, code=130)
     said = " ".join(capsys.readouterr().out.split())
-    assert "Stopped. 1 of 7 recipes are done" in said
+    assert "Stopped. 1 of 5 recipes are done" in said
     assert "demo.json" in said
 
 
@@ -255,9 +255,12 @@ def test_files_of_others_among_the_pictures_are_refused(tmp_path: Path) -> None:
 def run_of(recipe: str, hits: int, seconds: float, early: int = 0, accuracy: float = 0.9) -> Run:
     """A run of two epochs of 100 samples."""
     epochs = [
-        Epoch(EpochStats(0, Counts(100, 0, misses=100), stall_seconds=3.0, seconds=4.0), 1.0, 0.5, 0),
+        Epoch(EpochStats(0, Counts(100, 0, misses=100), distinct=100, stall_seconds=3.0, seconds=4.0), 1.0, 0.5, 0),
         Epoch(
-            EpochStats(1, Counts(100, hits, misses=100 - hits), stall_seconds=1, seconds=seconds), 1.0, accuracy, early
+            EpochStats(1, Counts(100, hits, misses=100 - hits), distinct=100, stall_seconds=1, seconds=seconds),
+            1.0,
+            accuracy,
+            early,
         ),
     ]
     return Run(recipe, epochs, store_requests=200 - hits, store_bytes=(200 - hits) * 1000, order="same")
@@ -295,8 +298,8 @@ def test_the_best_of_each_column_is_marked() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(report.table([run_of("lru", 2, 3.9), run_of("minio", 20, 3.0)]))
     lines = {line.split()[0]: line.split()[1:] for line in console.export_text().splitlines() if line.strip()}
-    assert lines["lru"] == ["2.0%", "3.90", "4.0", "0.2", "90.0%"]
-    assert lines["minio"] == ["20.0%", "*", "3.00", "*", "4.0", "0.2", "90.0%"]
+    assert lines["lru"] == ["2.0%", "100%", "3.90", "4.0", "0.2", "90.0%"]
+    assert lines["minio"] == ["20.0%", "*", "100%", "3.00", "*", "4.0", "0.2", "90.0%"]
 
 
 def test_figures_of_a_stopped_demo_say_so() -> None:

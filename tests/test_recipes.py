@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from augury.errors import ConfigError, UnknownName
+from augury.knowledge import Knowledge
 from augury.recipes import DEFAULT, RECIPES, Recipe, find, policy_rng
 from augury.samplers.shuffle import InOrder
 
@@ -17,13 +18,13 @@ def test_every_recipe_can_be_built_and_says_what_it_does(name):
     assert recipe.summary
     policy = recipe.policy(np.ones(10, np.int64), 4, policy_rng(0, 0))
     sampler = recipe.sampler(10, 0)
-    policy.plan(sampler.draw(0, np.zeros(10, np.float32)))
+    policy.plan(sampler.draw(0, Knowledge.none(10)))
     assert policy.capacity == 4
 
 
 def test_the_default_changes_nothing_about_training():
     sampler = find(DEFAULT).sampler(10, 0)
-    assert sorted(sampler.draw(0, np.zeros(10, np.float32))) == list(range(10))
+    assert sorted(sampler.draw(0, Knowledge.none(10))) == list(range(10))
     policy = find(DEFAULT).policy(np.ones(10, np.int64), 4, policy_rng(0, 0))
     ids = np.arange(10)
     assert np.array_equal(policy.serve(ids), ids)

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.errors import AuguryWarning, ConfigError, TierFailed, Unreadable
-from augury.ids import NONE, Ids, Mask
+from augury.ids import NONE, Ids, Mask, Scores
 from augury.policies import Policy
 from augury.sources import Buffer
-from augury.step import Step, step
+from augury.step import Step, prefetch, step
 from augury.tiers import Tier
 from augury.units import format_size
 
@@ -77,13 +77,33 @@ class Cache:
         """Decide one batch. Every ticket must be committed or abandoned, or all later ones wait for ever."""
         with self._lock:
             self._settle_losses()
-            decided = step(self._stack, ids, job, admit)
-            number = self._next
-            self._next += 1
-            if not decided.on_top:
-                for admitted, writes in zip(self._admitted, decided.writes, strict=True):
-                    admitted[writes] = number
-        return Ticket(number, decided)
+            return self._ticket(step(self._stack, ids, job, admit))
+
+    def decide_unasked(self, ids: Ids) -> Ticket:
+        """Decide which of the ids that the policy wants are taken; a ticket like any other."""
+        with self._lock:
+            self._settle_losses()
+            return self._ticket(prefetch(self._stack, ids))
+
+    def wanted(self) -> Ids:
+        """Whom the topmost policy would hold if it had them, most urgent first."""
+        with self._lock:
+            return self._stack[0].wanted(self._stack[0].capacity) if self._stack else NONE
+
+    def learn(self, ids: Ids, scores: Scores) -> None:
+        """New importance of ids."""
+        with self._lock:
+            for policy in self._stack:
+                policy.learn(ids, scores)
+
+    @property
+    def resident(self) -> Mask:
+        """Who is held, by any level, after all decisions so far; a copy."""
+        with self._lock:
+            held = np.zeros(len(self._sizes), np.bool_)
+            for policy in self._stack:
+                held |= policy.resident
+            return held
 
     def plan(self, order: Ids, job: int = 0) -> None:
         """What a job will request from now on."""
@@ -176,6 +196,14 @@ class Cache:
         """Give back memory and files. What is on disk stays for the next run."""
         for level in self.levels:
             level.tier.close()
+
+    def _ticket(self, decided: Step) -> Ticket:
+        number = self._next
+        self._next += 1
+        if not decided.on_top:
+            for admitted, writes in zip(self._admitted, decided.writes, strict=True):
+                admitted[writes] = number
+        return Ticket(number, decided)
 
     def _settle_losses(self) -> None:
         """Tell the policies what was lost since the last decision, unless it was admitted again meanwhile."""

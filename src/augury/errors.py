@@ -8,6 +8,7 @@
     ├── Unreadable (OSError)            one sample that cannot be read; has its id and location
     │   └── Stale                       ... because the data is no longer what the catalog says
     ├── BadSample (ValueError)          one sample that cannot be decoded, transformed or collated; likewise
+    ├── BadFeedback (ValueError)        a report of training that cannot be used; says what is wrong with it
     ├── TierFailed (OSError)            a tier that cannot go on; the cache turns it off and training continues
     └── Closed (RuntimeError)           use after close()
 
@@ -74,6 +75,10 @@ class BadSample(AuguryError, ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.id, self.location, self.reason)
+
+
+class BadFeedback(AuguryError, ValueError):
+    """A report of training that cannot be used: it is dropped and counted."""
 
 
 class TierFailed(AuguryError, OSError):

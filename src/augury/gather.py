@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class Raw:
     """By position in the batch."""
     counts: Counts
     bytes_from: dict[str, int]
+    unasked_bytes: int = 0
+    """Read before this batch because the policy wants to hold them."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,14 @@ class Pending:
     reads: Reads
     lost: list[Ids]
     """Ids that a tier turned out not to hold after all: they were read from the source."""
+
+
+class Unasked(NamedTuple):
+    """What was read because the policy wants to hold it."""
+
+    samples: int
+    """From the source."""
+    bytes: int
 
 
 class Gatherer:
@@ -62,7 +72,13 @@ class Gatherer:
 
     def begin(self, ids: Ids, ring: Callable[[], None], job: int = 0) -> Pending:
         """Decide and start reading. `ring` is called when all that was started has arrived (if anything was)."""
-        ticket = self.cache.decide(ids, job, self._admit)
+        return self._begin(self.cache.decide(ids, job, self._admit), ring)
+
+    def begin_unasked(self, ids: Ids, ring: Callable[[], None]) -> Pending:
+        """The same for ids that the policy wants to hold and nobody has asked for."""
+        return self._begin(self.cache.decide_unasked(ids), ring)
+
+    def _begin(self, ticket: Ticket, ring: Callable[[], None]) -> Pending:
         pending = Pending(ticket, Reads(ring), [])
         if ticket.step.on_top and self._instant:
             pending.reads.settle()
@@ -89,6 +105,11 @@ class Gatherer:
             raise
         self.cache.commit(ticket, pending.reads.data)
         return raw
+
+    def finish_unasked(self, pending: Pending) -> Unasked:
+        """Let the tiers take what was read unasked. Only when ready. What could not be read is forgotten."""
+        self.cache.commit(pending.ticket, pending.reads.data)
+        return Unasked(len(pending.ticket.step.missed), sum(pending.reads.bytes_from.values()))
 
     def joinable(self, pending: Pending) -> bool:
         """Whether the batch is one gather from the topmost tier, which can be made together with its neighbours'."""

@@ -15,6 +15,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 from numpy.typing import ArrayLike
@@ -25,9 +26,12 @@ from augury.batch import Bad, Batch, Finished, Finisher, OnError, Transform, as_
 from augury.buffers import BufferPool, pinned_buffers
 from augury.cache import Cache
 from augury.distributed import local_place, place
-from augury.errors import AuguryWarning, Closed, ConfigError, UnknownName
+from augury.errors import AuguryWarning, BadFeedback, Closed, ConfigError, UnknownName
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer
+from augury.ids import Ids
+from augury.knowledge import LAG
+from augury.learning import Learning
 from augury.levels import Disk, divide_memory, open_cache, open_tiers
 from augury.metrics import EpochStats, Stats
 from augury.samplers.shuffle import InOrder
@@ -84,6 +88,9 @@ class Loader:
         the batch. Either way it is listed in `quarantine`, by id and location.
     output, pin_memory:
         "torch" or "numpy"; "auto" gives tensors if torch is loaded. Page-locked memory for faster copies to a device.
+    lag:
+        For recipes that learn: feedback of a batch takes effect before the decision about the batch that comes `lag`
+        batches later, and no more than so many are decided ahead of training.
     cache, admit:
         Share another loader's cache over the same data; with `admit=False` without disturbing it (validation).
     trace:
@@ -117,11 +124,12 @@ class Loader:
         on_error: OnError = "raise",
         output: Literal["auto", "torch", "numpy"] = "auto",
         pin_memory: bool = False,
+        lag: int = LAG,
         cache: Cache | None = None,
         admit: bool = True,
         trace: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_positive(batch_size=batch_size, readers=readers)
+        check_positive(batch_size=batch_size, readers=readers, lag=lag)
         check_positive(**{name: n for name, n in (("workers", workers), ("epochs", epochs)) if n is not None})
         check_callable(transform=transform, target_transform=target_transform, collate=collate)
         if not 0 <= seed < 2**63:
@@ -152,6 +160,8 @@ class Loader:
             immediate = self._finish.immediate
             self._workers = None if immediate else self._owned.keep(Workers(self._finish, workers, processes))
             self._gatherer = Gatherer(self.source, self.cache, fetcher, buffers, admit)
+            self._learning = Learning(self.recipe, self.cache, lag, admit and cache is None)
+            self._owned.keep(self._learning)
         except BaseException:
             self._finalizer()
             raise
@@ -191,16 +201,52 @@ class Loader:
         if not (self._resumed and epoch == self._epoch):  # the usual loop names the epoch that was just resumed
             self._jump = int(epoch)
 
+    def feedback(
+        self,
+        ids: Any = None,
+        losses: Any = None,
+        *,
+        logits: Any = None,
+        labels: Any = None,
+        accuracy: float | None = None,
+    ) -> None:
+        """Tell what training made of samples: their losses, or their logits and labels; and now and then the accuracy.
+
+        Returns at once: a thread of its own does the work. Tensors of any device, arrays and lists will do. Recipes
+        that learn nothing ignore it. A report that cannot be used (lengths that differ, an id that does not exist, a
+        loss that is no finite number) is dropped, counted in `stats().feedback`, and a BadFeedback error: at once,
+        or with the next call where the values still were on a device.
+
+        >>> for x, y, ids in loader:
+        ...     losses = F.cross_entropy(model(x), y, reduction="none")
+        ...     losses.mean().backward(); ...
+        ...     loader.feedback(ids, losses)
+        >>> loader.feedback(accuracy=validate(model))
+        """
+        self._check_usable()
+        if (ids is None and losses is None and logits is None) and accuracy is None:
+            raise BadFeedback("feedback() was given nothing: give ids and losses, or accuracy")
+        if accuracy is not None:
+            self._learning.tell_accuracy(accuracy)
+        if ids is not None or losses is not None or logits is not None:
+            self._learning.tell(ids, losses, logits, labels)
+
     def state_dict(self) -> dict[str, Any]:
-        """Where training is: enough to go on elsewhere, with any number of ranks and any batch size."""
-        return {
+        """Where training is: enough to go on elsewhere, with any number of ranks and any batch size.
+
+        For a recipe that learns it holds the scores and the rest of this rank's order: on the same rank of as many the
+        epoch goes on as it was drawn, elsewhere its rest is drawn anew.
+        """
+        epoch, offset = (self._epoch, self._offset) if self._jump is None else (self._jump, 0)
+        state: dict[str, Any] = {
             "version": 1,
             "seed": self.seed,
-            "epoch": self._epoch if self._jump is None else self._jump,
-            "offset": self._offset if self._jump is None else 0,
+            "epoch": epoch,
+            "offset": offset,
             "samples": self._samples,
             "recipe": self.recipe.name,
         }
+        return state | self._learning.state_dict(epoch, offset, place(*self._given_place))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken. Costs nothing: no batch is read to be skipped."""
@@ -210,6 +256,7 @@ class Loader:
             if state[name] != mine:
                 raise ConfigError(f"this state was saved with {name}={state[name]!r}, and this loader has {mine!r}")
         self._stop()
+        self._learning.load_state_dict(state)
         self.seed = int(state["seed"])
         self._epoch, self._offset = int(state["epoch"]), int(state["offset"])
         if self._epoch < 0 or not 0 <= self._offset <= self._samples:
@@ -218,7 +265,8 @@ class Loader:
 
     def stats(self) -> Stats:
         """Hits, misses, bytes by holder and seconds waited, per epoch and in total, of the batches handed out."""
-        return Stats([copy.deepcopy(self._stats[epoch]) for epoch in sorted(self._stats)])
+        epochs = [copy.deepcopy(self._stats[epoch]) for epoch in sorted(self._stats)]
+        return Stats(epochs, self._learning.counts)
 
     def close(self) -> None:
         """End all threads and give back memory and files. What is on disk stays for the next run."""
@@ -237,8 +285,8 @@ class Loader:
         return len(self.source.catalog) if self.subset is None else len(self.subset)
 
     def _schedule(self) -> Schedule:
-        sampler = self._make_sampler(self._samples, self.seed)
         where = place(*self._given_place)
+        sampler = self._make_sampler(self._samples, self.seed, *where)
         return Schedule(sampler, self.batch_size, where, self._samples, self.subset, self.drop_last, self.epochs)
 
     def _run_from(self, epoch: int, offset: int) -> _Running:
@@ -254,9 +302,11 @@ class Loader:
                 f"an epoch has no batch: {self._samples} samples, batch_size={self.batch_size}, "
                 f"world_size={where.world_size}, drop_last={self.drop_last}"
             )
-        begin = None if self._recorder is None else self._recorder.mark_epoch
-        walk = schedule.walk(epoch, offset, self.cache, self._plans, begin)
-        staging = Staging(walk, self._gatherer, self._finish, self._workers, self._window)
+        learning = self._learning
+        rest = learning.start(schedule, epoch, offset)
+        begin = partial(_begin_epoch, learning, self._recorder)
+        walk = schedule.walk(epoch, offset, self.cache, learning.known, self._plans, begin, rest)
+        staging = Staging(walk, self._gatherer, self._finish, self._workers, self._window, learning.feedback)
         self._running = _Running(staging, schedule, (epoch, offset))
         self._owned.staging = staging
         return self._running
@@ -282,6 +332,7 @@ class Loader:
     def _next(self, running: _Running, last: bool) -> Batch | None:
         """Take one batch and note it; None where no sample of it could be used."""
         try:
+            self._learning.request()
             taken = running.staging.next()
         except BaseException:
             self._stop()
@@ -291,7 +342,8 @@ class Loader:
         staged, finished, waited = taken
         epoch, offset = running.next
         running.delivered = epoch
-        self._note(epoch, staged, finished, waited)
+        distinct = self._learning.take(epoch, staged.raw.ids)
+        self._note(epoch, staged, finished, distinct, waited)
         if last:
             self._epoch, self._offset, self._left_midway = epoch + 1, 0, False
         else:
@@ -306,11 +358,12 @@ class Loader:
         batch = finished.batch
         return Batch(as_tensors(batch.x), as_tensors(batch.y), batch.ids) if self._tensors else batch
 
-    def _note(self, epoch: int, staged: Staged, finished: Finished, waited: float) -> None:
+    def _note(self, epoch: int, staged: Staged, finished: Finished, distinct: int, waited: float) -> None:
         raw = staged.raw
         stats = self._stats.setdefault(epoch, EpochStats(epoch))
         batches = 0 if finished.batch is None else 1
-        stats.add(EpochStats(epoch, raw.counts, batches, raw.bytes_from, len(finished.bad), waited))
+        bad = len(finished.bad)
+        stats.add(EpochStats(epoch, raw.counts, batches, distinct, raw.bytes_from, raw.unasked_bytes, bad, waited))
         if finished.bad and not self.quarantine:
             warnings.warn(
                 f"{finished.bad[0]}. Training goes on (on_error={self._finish.on_error!r}); "
@@ -394,6 +447,13 @@ class _Owned:
             if self.staging is not None:
                 parts.callback(self.staging.close)
         self._parts.clear()
+
+
+def _begin_epoch(learning: Learning, recorder: Recorder | None, epoch: int, order: Ids) -> None:
+    """Called by the thread that decides, ahead of training. That thread must not know the loader: it would keep it."""
+    learning.begin_epoch(epoch, order)
+    if recorder is not None:
+        recorder.mark_epoch(epoch)
 
 
 def _wants_tensors(output: str) -> bool:

@@ -26,6 +26,8 @@ class Counts:
     joined: int = 0
     """A repeat, within the batch, of a sample that was being read already."""
     misses: int = 0
+    prefetched: int = 0
+    """Samples read from the source that nobody had asked for yet; no requests."""
 
     @classmethod
     def of(cls, asked: Ids, served: Ids, hit: Mask, missed: Ids) -> Counts:
@@ -41,6 +43,7 @@ class Counts:
         self.substitutes += other.substitutes
         self.joined += other.joined
         self.misses += other.misses
+        self.prefetched += other.prefetched
 
     def correct(self, lost: int) -> None:
         """So many hits were none: the bytes had been lost and were read from the source."""
@@ -48,13 +51,15 @@ class Counts:
         self.misses += lost
 
     def shares(self) -> dict[str, float]:
-        """hit_ratio, substitutes, joined and misses as shares of all requests; they add up to 1."""
+        """hit_ratio, substitutes, joined and misses as shares of all requests, which add up to 1; and `reads`: samples
+        fetched from the source, per request."""
         of = max(1, self.requests)
         return {
             "hit_ratio": self.hits / of,
             "substitutes": self.substitutes / of,
             "joined": self.joined / of,
             "misses": self.misses / of,
+            "reads": (self.misses + self.prefetched) / of,
         }
 
 
@@ -65,8 +70,12 @@ class EpochStats:
     epoch: int
     counts: Counts = field(default_factory=Counts)
     batches: int = 0
+    distinct: int = 0
+    """Different samples among the requests: fewer where a recipe repeats some and leaves out others."""
     bytes_from: dict[str, int] = field(default_factory=dict)
     """Bytes delivered, by who held them: "ram", "disk", "source", or "in flight" if another batch was reading them."""
+    prefetched_bytes: int = 0
+    """Bytes read because the policy wanted to hold them; not delivered."""
     bad_samples: int = 0
     """Samples that could not be read or decoded; what was done about them is `on_error`'s choice."""
     stall_seconds: float = 0.0
@@ -77,6 +86,8 @@ class EpochStats:
     def add(self, other: EpochStats) -> None:
         self.counts.add(other.counts)
         self.batches += other.batches
+        self.distinct += other.distinct
+        self.prefetched_bytes += other.prefetched_bytes
         self.bad_samples += other.bad_samples
         self.stall_seconds += other.stall_seconds
         self.seconds += other.seconds
@@ -90,7 +101,9 @@ class EpochStats:
             "batches": self.batches,
             **vars(self.counts),
             "hit_ratio": self.counts.shares()["hit_ratio"],
+            "distinct": self.distinct,
             "bytes_from": dict(self.bytes_from),
+            "prefetched_bytes": self.prefetched_bytes,
             "bad_samples": self.bad_samples,
             "stall_seconds": self.stall_seconds,
             "seconds": self.seconds,
@@ -98,10 +111,26 @@ class EpochStats:
 
 
 @dataclass
+class FeedbackCounts:
+    """What became of what training reported."""
+
+    reports: int = 0
+    """That were taken."""
+    samples: int = 0
+    """In them."""
+    dropped: int = 0
+    """Reports that could not be used."""
+
+    def __add__(self, other: FeedbackCounts) -> FeedbackCounts:
+        return FeedbackCounts(self.reports + other.reports, self.samples + other.samples, self.dropped + other.dropped)
+
+
+@dataclass
 class Stats:
-    """What a loader has handed out, per epoch and in total."""
+    """What a loader has handed out, per epoch and in total, and what it was told."""
 
     epochs: list[EpochStats]
+    feedback: FeedbackCounts = field(default_factory=FeedbackCounts)
 
     @property
     def total(self) -> EpochStats:
@@ -112,16 +141,19 @@ class Stats:
         return total
 
     def __str__(self) -> str:
-        """A line per epoch and one for all."""
-        lines = ["epoch  batches  hit ratio  stall s  seconds  bad  bytes from"]
+        """A line per epoch and one for all. `distinct`: the share of requests that name a sample for the first time."""
+        lines = ["epoch  batches  hit ratio  distinct  stall s  seconds  bad  bytes from"]
         for one in (*self.epochs, self.total):
-            held = ", ".join(f"{holder} {format_size(amount)}" for holder, amount in sorted(one.bytes_from.items()))
+            holders = {**one.bytes_from, "prefetched": one.prefetched_bytes}
+            held = ", ".join(f"{holder} {format_size(n)}" for holder, n in sorted(holders.items()) if n)
             name = "all" if one.epoch < 0 else str(one.epoch)
             ratio = one.counts.shares()["hit_ratio"]
             times = f"{one.stall_seconds:7.2f}  {one.seconds:7.2f}"
-            lines.append(f"{name:>5}  {one.batches:7d}  {ratio:9.3f}  {times}  {one.bad_samples:3d}  {held}")
+            shares = f"{ratio:9.3f}  {one.distinct / max(1, one.counts.requests):8.3f}"
+            lines.append(f"{name:>5}  {one.batches:7d}  {shares}  {times}  {one.bad_samples:3d}  {held}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for printing and JSON."""
-        return {"total": self.total.as_dict(), "epochs": [epoch.as_dict() for epoch in self.epochs]}
+        epochs = [epoch.as_dict() for epoch in self.epochs]
+        return {"total": self.total.as_dict(), "epochs": epochs, "feedback": vars(self.feedback).copy()}

@@ -1,4 +1,4 @@
-"""Each paper, and each ablation, as one line of a table: which sampler, which policy.
+"""Each paper, and each ablation, as one line of a table: which scorer, which sampler, which policy.
 
 A recipe is a name for a combination; it holds no state. To add one, add a line.
 """
@@ -6,14 +6,19 @@ A recipe is a name for a combination; it holds no state. To add one, add a line.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from augury.errors import UnknownName
 from augury.policies import MakePolicy
 from augury.policies.classic import FIFO, LFU, LRU, MIN, MinIO, Nothing, Random
+from augury.policies.shade import APP, ByScore, ByScoreAndUse
 from augury.samplers import MakeSampler
+from augury.samplers.importance import PADS, PaperPADS, Weighted
 from augury.samplers.shuffle import Shuffle
+from augury.scorers import MakeScorer
+from augury.scorers.loss import BatchLoss, LossRank
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,15 @@ class Recipe:
     policy: MakePolicy
     summary: str
     sampler: MakeSampler = Shuffle
+    scorer: MakeScorer | None = None
+    """What makes scores of losses; None: feedback is of no use to this recipe."""
     foresight: bool = False
     """Whether the policy uses `plan`: then it is given the future, as far as it is known."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it draws or keeps by what training reports; otherwise every epoch visits every sample once."""
+        return self.scorer is not None
 
 
 RECIPES = {
@@ -38,6 +50,29 @@ RECIPES = {
         Recipe("random", Random, "any one leaves"),
         Recipe("minio", MinIO, "fill, then never evict (CoorDL)"),
         Recipe("min", MIN, "the one needed furthest in the future leaves (Belady)", foresight=True),
+        Recipe("shade", APP, "the important are drawn, kept and repeated (SHADE)", PADS, LossRank, foresight=True),
+        Recipe("shade-1", APP, "SHADE without repetition", partial(PADS, repetition=1), LossRank, foresight=True),
+        Recipe(
+            "shade-paper",
+            APP,
+            "SHADE as its public code: hits first, nothing explored",
+            PaperPADS,
+            LossRank,
+            foresight=True,
+        ),
+        Recipe(
+            "sh-app",
+            APP,
+            "SHADE's cache, but minibatch losses and plain importance sampling",
+            Weighted,
+            BatchLoss,
+            foresight=True,
+        ),
+        Recipe("sh-pq", ByScore, "minibatch losses; the least important leaves", Weighted, BatchLoss),
+        Recipe("sh-pqlfu", ByScoreAndUse, "as sh-pq; of equals the least often used leaves", Weighted, BatchLoss),
+        Recipe("sh-lru", LRU, "minibatch losses draw; the least recently used leaves", Weighted, BatchLoss),
+        Recipe("sh-lfu", LFU, "minibatch losses draw; the least often used leaves", Weighted, BatchLoss),
+        Recipe("sh-rand", Random, "minibatch losses draw; any one leaves", Weighted, BatchLoss),
     )
 }
 

@@ -1,22 +1,48 @@
 """Which batch comes when: epochs drawn by the sampler, cut for this rank, one batch after another without end.
 
 The schedule runs ahead of training, across epoch boundaries, and tells the cache the future where its policy
-wants to know. It moves no bytes and has no threads of its own.
+wants to know. The simulator walks it too. It moves no bytes and has no threads of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from augury.cache import Cache
 from augury.distributed import Place
-from augury.ids import Ids
+from augury.ids import Ids, Mask
+from augury.knowledge import Knowledge
 from augury.samplers import Sampler
 from augury.samplers.ranks import batches, share
-from augury.staging import Work
+
+
+@dataclass(slots=True)
+class Work:
+    """One batch to come: what to read, and where it belongs."""
+
+    epoch: int
+    ids: Ids
+    ends_epoch: bool = False
+    """What comes next must be drawn first, which takes a while."""
+    asked: bool = True
+    """Whether training visits it; otherwise it is read because the policy wants to hold it."""
+
+
+class Held(Protocol):
+    """What the schedule sees of a cache."""
+
+    @property
+    def resident(self) -> Mask:
+        """Who is held, by any level, after all that was decided so far."""
+
+    def plan(self, order: Ids) -> None:
+        """What will be requested from now on."""
+
+    def wanted(self) -> Ids:
+        """Who should be read unasked, most urgent first."""
 
 
 @dataclass(frozen=True)
@@ -45,35 +71,81 @@ class Schedule:
         """Where in the epoch all ranks are after one more batch."""
         return min(self.samples, offset + self.batch_size * self.place.world_size)
 
-    def order(self, epoch: int, offset: int = 0) -> Ids:
-        """What this rank visits in an epoch, from the global offset on."""
-        drawn = self.sampler.draw(epoch, np.empty(0, np.float32))
-        if self.subset is not None:
-            drawn = self.subset[drawn]
-        return share(drawn[offset:], self.batch_size, *self.place, self.drop_last)
-
     def walk(
-        self, epoch: int, offset: int, cache: Cache, plan: bool, begin: Callable[[int], None] | None = None
+        self,
+        epoch: int,
+        offset: int,
+        cache: Held,
+        known: Knowledge,
+        plan: bool = False,
+        begin: Callable[[int, Ids], None] | None = None,
+        rest: Ids | None = None,
     ) -> Iterator[Work]:
         """Every batch from a place in an epoch on. With `plan` the cache is told this epoch and the next.
 
-        `begin` is called with each epoch's number before its first batch.
+        `begin` is called with each epoch's number and order before its first batch. `rest` is the order of the rest of
+        the first epoch, where it is known from a run that was interrupted.
 
-        Where every epoch visits every sample, the next use of anything lies within these two: to know more
-        epochs would change no decision.
+        Where every epoch visits every sample, the next use of anything lies within the two that are planned: to know
+        more epochs would change no decision.
         """
-        order = self.order(epoch, offset)
+        upcoming = self._draw(epoch, known, offset) if rest is None else None
         while True:
-            ends = self.epochs is not None and epoch + 1 >= self.epochs
-            upcoming = self.order(epoch + 1) if plan and not ends else None
+            drawn, last = upcoming, self.epochs is not None and epoch + 1 >= self.epochs
+            upcoming = self._draw(epoch + 1, known) if plan and self.sampler.foreseeable and not last else None
+            if drawn is None:
+                assert rest is not None
+                order = np.resize(rest, self._left(offset))
+            else:
+                if plan:
+                    self._tell(cache, self._ids(drawn), upcoming)
+                yield from self._unasked(epoch, cache.wanted())
+                order = self._arrange(epoch, drawn, known, cache, offset)
+            if plan and order is not drawn:
+                self._tell(cache, order, upcoming)
             if begin is not None:
-                begin(epoch)
-            if plan:
-                cache.plan(order if upcoming is None else np.concatenate([order, upcoming]))
-            for start in range(0, len(order), self.batch_size):
-                stop = start + self.batch_size
-                yield Work(epoch, order[start:stop], ends_epoch=stop >= len(order))
-            if ends:
+                begin(epoch, order)
+            yield from self._asked(epoch, order, known)
+            if last:
                 return
-            epoch += 1
-            order = self.order(epoch) if upcoming is None else upcoming
+            epoch, offset = epoch + 1, 0
+            if upcoming is None:
+                upcoming = self._draw(epoch, known)
+
+    def _tell(self, cache: Held, order: Ids, upcoming: Ids | None) -> None:
+        cache.plan(order if upcoming is None else np.concatenate([order, self._ids(upcoming)]))
+
+    def _asked(self, epoch: int, order: Ids, known: Knowledge) -> Iterator[Work]:
+        for start in range(0, len(order), self.batch_size):
+            stop = start + self.batch_size
+            ids = order[start:stop]
+            if len(known.seen):
+                known.visit(ids)
+            yield Work(epoch, ids, ends_epoch=stop >= len(order))
+
+    def _unasked(self, epoch: int, wanted: Ids) -> Iterator[Work]:
+        for start in range(0, len(wanted), self.batch_size):
+            yield Work(epoch, wanted[start : start + self.batch_size], asked=False)
+
+    def _draw(self, epoch: int, known: Knowledge, offset: int = 0) -> Ids:
+        """Positions that this rank visits, from the global offset on where that is known before they are arranged."""
+        if not self.sampler.foreseeable:
+            known.begin_epoch(epoch)
+            return self.sampler.draw(epoch, known.of(self.subset))
+        return share(self.sampler.draw(epoch, known)[offset:], self.batch_size, *self.place, self.drop_last)
+
+    def _arrange(self, epoch: int, drawn: Ids, known: Knowledge, cache: Held, offset: int) -> Ids:
+        resident = cache.resident if self.subset is None else cache.resident[self.subset]
+        order = self.sampler.arrange(epoch, drawn, known.of(self.subset), resident)
+        if not self.sampler.foreseeable:
+            # An epoch that was begun otherwise (by another number of ranks, say) has so many samples left.
+            left = self._left(offset)
+            order = order[len(order) - left :] if offset else order[:left]
+        return self._ids(order)
+
+    def _left(self, offset: int) -> int:
+        """How many samples this rank still visits, `offset` samples into an epoch."""
+        return len(share(np.arange(self.samples - offset), self.batch_size, *self.place, self.drop_last))
+
+    def _ids(self, positions: Ids) -> Ids:
+        return positions if self.subset is None else self.subset[positions]

@@ -21,22 +21,14 @@ from functools import partial
 
 from augury.batch import Finished, Finisher, nbytes
 from augury.errors import AuguryError
-from augury.gather import Gatherer, Pending, Raw
+from augury.feedback import Feedback
+from augury.gather import Gatherer, Pending, Raw, Unasked
 from augury.ids import Ids
+from augury.schedule import Work
 from augury.workers import Workers
 
 TOGETHER = 1 << 23
 """Bytes up to which batches that are in memory are gathered at once (docs/decisions/0003-pipeline.md)."""
-
-
-@dataclass(slots=True)
-class Work:
-    """One batch to come: what to read, and where it belongs."""
-
-    epoch: int
-    ids: Ids
-    ends_epoch: bool
-    """What comes next must be drawn first, which takes a while."""
 
 
 @dataclass(slots=True)
@@ -76,10 +68,11 @@ class Staging:
         finish: Finisher,
         workers: Workers | None,
         window: int,
+        feedback: Feedback | None = None,
         job: int = 0,
     ) -> None:
         self._schedule, self._gatherer, self._finish, self._workers = schedule, gatherer, finish, workers
-        self._window, self._job = window, job
+        self._window, self._job, self._feedback = window, job, feedback
         self._sizes = gatherer.source.catalog.sizes
         self._row_bytes = gatherer.source.catalog.uniform_size
         self._stored_bytes = self._finished_bytes = 1
@@ -90,6 +83,11 @@ class Staging:
         self._entered = self._left = 0
         self._pump_waits = False
         self._upcoming: Work | None = None
+        self._exhausted = False
+        self._decisions = 0
+        """Batches decided that training asked for."""
+        self._prefetched = Unasked(0, 0)
+        """Read unasked since the last batch was delivered."""
         self._decided: deque[_Decided] = deque()
         self._delivery: queue.SimpleQueue[Staged | _Ended] = queue.SimpleQueue()
         self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -97,6 +95,8 @@ class Staging:
         self._closing = False
         self._pump = threading.Thread(target=self._run, name="augury-pump", daemon=True)
         gatherer.cache.listen(self)
+        if feedback is not None:
+            feedback.wake = self._wake
         self._pump.start()
 
     def ring(self) -> None:
@@ -119,8 +119,7 @@ class Staging:
         self._taken = None
         self._released += taken.reserved
         self._left += 1
-        if self._pump_waits:
-            self._rings.put(None)
+        self._wake()
         return taken, finished, time.perf_counter() - began
 
     def close(self) -> None:
@@ -130,6 +129,11 @@ class Staging:
         if self._pump is not threading.current_thread():
             self._pump.join()
         self._gatherer.cache.unlisten(self)
+
+    def _wake(self) -> None:
+        """There may be room, or feedback, for one more decision."""
+        if self._pump_waits:
+            self._rings.put(None)
 
     def _run(self) -> None:
         error: BaseException | None = None
@@ -148,10 +152,9 @@ class Staging:
         if ready and not self._may_wait_for_company():
             self._collect()
             return True
-        if self._upcoming is None:
-            self._upcoming = next(self._schedule, None)
+        self._look_ahead()
         work = self._upcoming
-        if work is None and not self._decided:
+        if self._exhausted and not self._decided:
             return False
         if work is not None and self._has_room(work):
             self._upcoming = None
@@ -160,10 +163,23 @@ class Staging:
             self._collect()
         else:
             self._pump_waits = True
-            if work is None or not self._has_room(work):  # the consumer may have made room before it saw us waiting
+            if not self._may_go_on():  # what it waits for may have come before it was seen waiting
                 self._rings.get()
             self._pump_waits = False
         return True
+
+    def _look_ahead(self) -> None:
+        """Know the next batch, unless it depends on feedback that is still to come."""
+        if self._upcoming is not None or self._exhausted:
+            return
+        if self._feedback is None or self._feedback.settle(self._decisions):
+            self._upcoming = next(self._schedule, None)
+            self._exhausted = self._upcoming is None
+
+    def _may_go_on(self) -> bool:
+        if self._upcoming is not None:
+            return self._has_room(self._upcoming)
+        return not self._exhausted and self._feedback is not None and self._feedback.ready(self._decisions)
 
     def _may_wait_for_company(self) -> bool:
         """Whether a few more batches may be decided before the oldest is collected: only those that cost no time."""
@@ -190,11 +206,19 @@ class Staging:
         cost = self._cost(work)
         self._reserved += cost
         self._entered += 1
-        self._decided.append(_Decided(work, cost, self._gatherer.begin(work.ids, self.ring, self._job)))
+        if work.asked:
+            self._decisions += 1
+            pending = self._gatherer.begin(work.ids, self.ring, self._job)
+        else:
+            pending = self._gatherer.begin_unasked(work.ids, self.ring)
+        self._decided.append(_Decided(work, cost, pending))
 
     def _collect(self) -> None:
         """Collect the oldest batch, together with those behind it that are in the topmost tier as it is."""
         line = [self._decided.popleft()]
+        if not line[0].work.asked:
+            self._keep_unasked(line[0])
+            return
         while self._decided and self._gatherer.joins(line[-1].pending, self._decided[0].pending):
             line.append(self._decided.popleft())
         try:
@@ -209,8 +233,17 @@ class Staging:
         for each, raw in zip(line, raws, strict=True):
             self._deliver(each, raw)
 
+    def _keep_unasked(self, decided: _Decided) -> None:
+        unasked = self._gatherer.finish_unasked(decided.pending)
+        self._reserved -= decided.reserved
+        self._entered -= 1
+        before = self._prefetched
+        self._prefetched = Unasked(before.samples + unasked.samples, before.bytes + unasked.bytes)
+
     def _deliver(self, decided: _Decided, raw: Raw) -> None:
         result: Finished | Future[Finished]
+        raw.counts.prefetched, raw.unasked_bytes = self._prefetched
+        self._prefetched = Unasked(0, 0)
         if self._workers is None:
             result = self._finished(raw)
         else:

@@ -61,6 +61,20 @@ def step(stack: Sequence[Policy], ids: Ids, job: int = 0, admit: bool = True) ->
     return Step(ids, served, level, missed, writes, drops)
 
 
+def prefetch(stack: Sequence[Policy], ids: Ids) -> Step:
+    """Take ids that nobody asked for, as far as a level keeps them; the others need not be read."""
+    source = len(stack)
+    level = np.full(len(ids), source, np.int8)
+    for depth in reversed(range(source)):
+        level[stack[depth].resident[ids]] = depth
+    writes, drops = _place(stack, ids[level > 0])
+    taken = np.zeros(len(ids), np.bool_)
+    for kept in writes:
+        taken |= np.isin(ids, kept)
+    served, level = ids[taken], level[taken]
+    return Step(served, served, level, served[level == source], writes, drops)
+
+
 def _serve(stack: Sequence[Policy], ids: Ids, job: int, admit: bool) -> tuple[Ids, NDArray[np.int8]]:
     source = len(stack)
     if source == 0:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from augury.knowledge import Knowledge
 from augury.samplers.shuffle import InOrder, Shuffle
 
-NO_SCORES = np.zeros(0, np.float32)
+NO_SCORES = Knowledge.none(0)
 
 
 @given(st.integers(0, 200), st.integers(0, 2**63), st.integers(0, 1000))
@@ -25,7 +26,7 @@ def test_an_epoch_is_a_function_of_seed_and_epoch():
     later = other.draw(5, NO_SCORES)
     for epoch in range(5):
         one.draw(epoch, NO_SCORES)
-    assert np.array_equal(one.draw(5, np.ones(100, np.float32)), later)
+    assert np.array_equal(one.draw(5, Knowledge.none(100)), later)
     assert np.array_equal(one.draw(5, NO_SCORES), later)
 
 
@@ -49,4 +50,4 @@ def test_the_default_is_foreseeable_and_arranges_nothing(make):
     sampler = make(20, 3)
     drawn = sampler.draw(2, NO_SCORES)
     assert sampler.foreseeable
-    assert sampler.arrange(drawn, np.ones(20, np.bool_)) is drawn
+    assert sampler.arrange(0, drawn, NO_SCORES, np.ones(20, np.bool_)) is drawn

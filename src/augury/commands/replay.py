@@ -1,4 +1,4 @@
-"""`augury replay`: what would a cache hit? Recipes over shuffled epochs, or over a recorded order."""
+"""`augury replay`: what would a cache hit? Recipes over epochs that they draw, or over a recorded order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from augury.errors import ConfigError
+from augury.knowledge import LAG
 from augury.recipes import find
+from augury.sim.fields import SYNTHETIC, LossField, open_field
 from augury.sim.replay import Order, Result
 from augury.sim.replay import replay as run
 from augury.sim.verify import verify as check
@@ -38,6 +40,8 @@ class Work(NamedTuple):
     seed: int
     sizes: NDArray[np.int64] | None = None
     orders: list[Order] | None = None
+    losses: LossField | None = None
+    lag: int = LAG
 
 
 def replay(
@@ -52,6 +56,16 @@ def replay(
     epochs: Annotated[int | None, typer.Option(help=f"Epochs to run. (Default: {EPOCHS}.)")] = None,
     batch: Annotated[int | None, typer.Option(help=f"Samples per batch. (Default: {BATCH}.)")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the shuffles and of the policies. (Default: 0.)")] = None,
+    losses: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="What recipes that learn are told: `synthetic`, or a file that `augury record` has made.",
+        ),
+    ] = None,
+    lag: Annotated[
+        int | None, typer.Option(help=f"Batches after which feedback takes effect, as in Loader. (Default: {LAG}.)")
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Replay the order (and sizes) of this recorded run.")
     ] = None,
@@ -63,7 +77,9 @@ def replay(
         Path | None, typer.Option(metavar="FILE", help="Draw hit ratios into this file (.png, .svg, .pdf).")
     ] = None,
 ) -> None:
-    """What would a cache hit? Run recipes over shuffled epochs, with the very objects of a live run.
+    """What would a cache hit? Run recipes over their epochs, with the very objects of a live run.
+
+    Recipes that learn from losses (shade, ...) need some: --losses.
 
     Examples:
 
@@ -71,21 +87,25 @@ def replay(
 
       augury replay --cache 0.05,0.1,0.2,0.4,0.8 --plot hits.png
 
+      augury replay --recipe minio,sh-app,shade --losses synthetic --cache 0.1,0.2
+
       augury replay --trace run.trace --recipe lru,minio     (the order of a recorded run)
 
       augury replay --trace run.trace --verify               (law: the log reproduces the run)
     """
     if verify:
-        _refuse("--verify", recipe=recipe, cache=cache, plot=plot)
+        _refuse("--verify", recipe=recipe, cache=cache, losses=losses, plot=plot)
         return _verify(trace, as_json)
     if trace is not None:
         _refuse("--trace", samples=samples, epochs=epochs, batch=batch)
         recorded = Trace.open(trace)
-        work = _recorded(recorded, seed)
+        work = _recorded(recorded, seed)._replace(losses=_field(losses, recorded.samples, seed or 0), lag=_or(lag, LAG))
         caches = _numbers(cache) if cache else [_recorded_fraction(recorded)]
         names = _names(recipe or str(recorded.header.get("recipe", RECIPES)))
     else:
-        work = Work(_or(samples, SAMPLES), _or(epochs, EPOCHS), _or(batch, BATCH), seed or 0)
+        field = _field(losses, samples, seed or 0)
+        count = _or(samples, SAMPLES if field is None else field.samples)
+        work = Work(count, _or(epochs, EPOCHS), _or(batch, BATCH), seed or 0, losses=field, lag=_or(lag, LAG))
         caches, names = _numbers(cache or CACHE), _names(recipe or RECIPES)
     if plot is not None:
         _check_plot(plot)
@@ -96,6 +116,13 @@ def replay(
         print(json.dumps([result.as_dict() for result in results], indent=2))
     else:
         Console().print(_table(results))
+
+
+def _field(name: str | None, samples: int | None, seed: int) -> LossField | None:
+    """A recorded field says itself how many samples there are; a synthetic one is as large as asked for."""
+    if name is None:
+        return None
+    return open_field(name, _or(samples, SAMPLES) if name == SYNTHETIC else samples, seed)
 
 
 def _run_all(names: list[str], caches: list[float], work: Work) -> list[Result]:
@@ -121,16 +148,22 @@ def _progress(total: int) -> Iterator[Any]:
 def _table(results: list[Result]) -> Table:
     columns = {
         "hit ratio": [one.hit_ratio for one in results],
-        "last": [one.per_epoch[-1] for one in results],
+        "steady": [one.steady["hit_ratio"] for one in results],
+        "x cache": [one.steady["hit_ratio"] / one.cache for one in results],
         "substitutes": [one.substitutes for one in results],
         "joined": [one.joined for one in results],
         "misses": [one.misses for one in results],
         "reads": [one.reads for one in results],
         "coverage": [one.coverage for one in results],
+        "ever seen": [one.ever_seen for one in results],
     }
     # What no recipe at hand does would only take the room of what they do.
-    shown = {name: values for name, values in columns.items() if name not in ("substitutes", "joined") or any(values)}
-    caption = "shares of all requests; last: hit ratio of the last epoch; reads: fetched per request"
+    usual = {"substitutes": 0.0, "joined": 0.0, "ever seen": 1.0}
+    shown = {name: values for name, values in columns.items() if name not in usual or set(values) != {usual[name]}}
+    caption = (
+        "shares of all requests; steady: hit ratio after the second epoch, and as a multiple of the cached fraction; "
+        "reads: fetched per request, asked for or not; coverage: different samples per epoch"
+    )
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=caption)
     table.add_column("recipe", no_wrap=True)
     for name in ("cache", *shown, "µs/access"):

@@ -5,7 +5,7 @@ Every statement of the reading is computed from the figures; nothing is said tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rich import box
@@ -25,12 +25,13 @@ class _Column(NamedTuple):
 
 _COLUMNS = (
     _Column("hit ratio", lambda run: run.hit_ratio, "{:.1%}".format, max),
+    _Column("distinct", lambda run: run.coverage, "{:.0%}".format, max),
     _Column("epoch s", lambda run: run.epoch_seconds, "{:.2f}".format, min),
     _Column("stall s\n(in all)", lambda run: run.stall_seconds, "{:.1f}".format, min),
     _Column("MB read\n(in all)", lambda run: run.store_bytes / 1e6, "{:.1f}".format, min),
     _Column("accuracy\n(at end)", lambda run: run.accuracy, "{:.1%}".format, max),
 )
-_AFTER_FIRST = ("hit ratio", "epoch s")
+_AFTER_FIRST = ("hit ratio", "distinct", "epoch s")
 
 
 def table(runs: Sequence[Run]) -> Table:
@@ -63,7 +64,7 @@ def _marked(column: _Column, runs: Sequence[Run]) -> list[str]:
 
 def reading(runs: Sequence[Run], settings: Settings) -> str:
     """The result in a few sentences."""
-    said = (_waiting(runs), _winner(runs, settings), _beaten(runs, settings), _learning(runs))
+    said = (_waiting(runs), _winner(runs, settings), _beaten(runs, settings), _learning(runs), *_biased(runs))
     return " ".join(sentence for sentence in said if sentence)
 
 
@@ -147,6 +148,18 @@ def _learning(runs: Sequence[Run]) -> str:
     else:
         result = f"ended between {low:.1%} and {high:.1%} accuracy"
     return f"{who} saw identical batches and {result}: the cache changes the waiting, not the learning."
+
+
+def _biased(runs: Sequence[Run]) -> Iterator[str]:
+    """What the recipes that learn did to training."""
+    plain = [run for run in runs if _visits_once(run)]
+    for run in runs:
+        if run in plain or len(run.epochs) < 2:
+            continue
+        told = f"{run.recipe} chose what to visit: {run.coverage:.0%} of an epoch's visits were to different pictures"
+        if plain:
+            told += f"; it ended at {run.accuracy:.1%} accuracy, beside {max(one.accuracy for one in plain):.1%}"
+        yield f"{told}."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -93,6 +93,12 @@ class Run:
         return sum(epoch.stats.counts.hits for epoch in self.later) / max(1, requests)
 
     @property
+    def coverage(self) -> float:
+        """Different pictures that an epoch visits, as a share of its visits."""
+        requests = sum(epoch.stats.counts.requests for epoch in self.later)
+        return sum(epoch.stats.distinct for epoch in self.later) / max(1, requests)
+
+    @property
     def early_share(self) -> float:
         """Of all hits, how many fell into the first quarter of an epoch."""
         hits = sum(epoch.stats.counts.hits for epoch in self.later)
@@ -122,7 +128,15 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
-        names = ("hit_ratio", "epoch_seconds", "epoch_stall_seconds", "stall_seconds", "seconds", "accuracy")
+        names = (
+            "hit_ratio",
+            "coverage",
+            "epoch_seconds",
+            "epoch_stall_seconds",
+            "stall_seconds",
+            "seconds",
+            "accuracy",
+        )
         epochs = [
             {**epoch.stats.as_dict(), **{name: getattr(epoch, name) for name in ("loss", "accuracy", "early_hits")}}
             for epoch in self.epochs

@@ -1,29 +1,35 @@
 """In which order samples are visited: each epoch drawn as one array.
 
 Each module is one way of drawing. `ranks.py` cuts an order for several ranks. A sampler knows nothing of bytes
-or batches; what it may look at (scores, what is resident) is handed in.
+or batches; what it may look at (what training has told, what is resident) is handed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
-from augury.ids import Ids, Mask, Scores
+from augury.ids import Ids, Mask
+from augury.knowledge import Knowledge
 
 
 class Sampler(Protocol):
     """Draws the order in which one job visits the dataset. Pure: any thread may call it."""
 
-    foreseeable: bool
-    """draw() ignores scores: any future epoch can be drawn now."""
+    @property
+    def foreseeable(self) -> bool:
+        """Whether draw() ignores what is known: then any future epoch can be drawn now, and it is drawn for all ranks.
 
-    def draw(self, epoch: int, scores: Scores) -> Ids:
-        """What the epoch visits, for all ranks; pure in (seed, epoch, arguments). May be drawn early."""
+        Otherwise each rank draws for itself, as many as the others.
+        """
 
-    def arrange(self, drawn: Ids, resident: Mask) -> Ids:
-        """The order of the rest of the epoch, with the cache in view; by default as drawn."""
+    def draw(self, epoch: int, known: Knowledge) -> Ids:
+        """What the epoch visits; pure in (seed, epoch, known). May be drawn early."""
+
+    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
+        """The order of the epoch, with the cache in view; by default as drawn. As long as what was drawn."""
 
 
-MakeSampler: TypeAlias = Callable[[int, int], Sampler]
-"""(samples, seed) -> sampler."""
+class MakeSampler(Protocol):
+    """Makes a sampler for one rank."""
+
+    def __call__(self, samples: int, seed: int, rank: int = 0, world_size: int = 1) -> Sampler: ...

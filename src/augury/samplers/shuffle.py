@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from augury.ids import Ids, Mask, Scores
+from augury.ids import Ids, Mask
+from augury.knowledge import Knowledge
 
 
-def epoch_rng(seed: int, epoch: int) -> np.random.Generator:
-    """The generator of one epoch: a counter-based stream, so that any epoch can be drawn without the others."""
-    return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
+def epoch_rng(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
+    """The generator of one epoch: a counter-based stream, so that any epoch can be drawn without the others.
+
+    Other streams of the same epoch are for other ranks and other purposes.
+    """
+    counter = np.array([0, 0, 0, stream], np.uint64)
+    return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=counter))
 
 
 class InOrder:
@@ -17,22 +22,18 @@ class InOrder:
 
     foreseeable = True
 
-    def __init__(self, samples: int, seed: int = 0) -> None:
-        self.samples = samples
+    def __init__(self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+        self.samples, self.seed = samples, seed
 
-    def draw(self, epoch: int, scores: Scores) -> Ids:
+    def draw(self, epoch: int, known: Knowledge) -> Ids:
         return np.arange(self.samples, dtype=np.int64)
 
-    def arrange(self, drawn: Ids, resident: Mask) -> Ids:
+    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
         return drawn
 
 
 class Shuffle(InOrder):
     """Every sample once, in an order that is uniformly random and differs from epoch to epoch."""
 
-    def __init__(self, samples: int, seed: int = 0) -> None:
-        super().__init__(samples, seed)
-        self.seed = seed
-
-    def draw(self, epoch: int, scores: Scores) -> Ids:
+    def draw(self, epoch: int, known: Knowledge) -> Ids:
         return epoch_rng(self.seed, epoch).permutation(self.samples)

@@ -1,12 +1,14 @@
 """Recipes over orders: what a cache of a given size would hit, with exactly the objects of a live run.
 
 `replay` runs one recipe at one cache size and counts. Where the order comes from (the recipe's own sampler or
-a recorded run) is the caller's choice. No bytes, no threads; the clock is used for the cost of deciding only.
+a recorded run) and where losses come from (fields.py) is the caller's choice. No bytes, no threads; the clock is used
+for the cost of deciding only.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
@@ -14,12 +16,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from augury.distributed import Place
 from augury.errors import ConfigError
-from augury.ids import Ids, as_ids
+from augury.ids import Ids, Mask, Scores, as_ids
+from augury.knowledge import LAG, Knowledge
 from augury.metrics import Counts
 from augury.policies import Policy
 from augury.recipes import Recipe, find, policy_rng
-from augury.step import step
+from augury.schedule import Schedule, Work
+from augury.sim.fields import LossField
+from augury.step import Step, prefetch, step
 
 Order: TypeAlias = Ids | Sequence[Ids]
 """One epoch: an order to be cut into batches, or the batches themselves."""
@@ -42,13 +48,18 @@ class Result:
     misses: float = 0.0
     reads: float = 0.0
     """Samples fetched from the store, asked for or not, per request."""
+    coverage: float = 0.0
+    """Distinct ids served in an epoch, as a share of all; the mean over epochs."""
+    ever_seen: float = 0.0
+    """Distinct ids served in the whole run, as a share of all."""
+    steady: dict[str, float] = field(default_factory=dict)
+    """hit_ratio, reads and coverage of the epochs after the second (of the last one if there are no more)."""
     per_epoch: list[float] = field(default_factory=list)
     """hit_ratio of each epoch."""
     reads_per_epoch: list[float] = field(default_factory=list)
-    coverage: float = 0.0
-    """Distinct ids served in an epoch, as a share of all; the mean over epochs."""
+    coverage_per_epoch: list[float] = field(default_factory=list)
     us_per_access: float = 0.0
-    """What deciding cost per request, planning included."""
+    """What deciding cost per request, drawing, planning and learning included."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
@@ -64,32 +75,42 @@ def replay(
     seed: int = 0,
     sizes: NDArray[np.int64] | None = None,
     orders: Sequence[Order] | None = None,
+    losses: LossField | None = None,
+    lag: int = LAG,
     *,
     clock: Callable[[], float] = time.perf_counter,
     progress: Progress | None = None,
 ) -> Result:
     """Run `recipe` over `epochs` epochs with a cache that holds the fraction `cache` of all bytes.
 
-    `orders` replaces what the recipe's sampler would draw, one per epoch. A policy that plans is given
-    what can be known: all remaining epochs if the sampler is foreseeable or the orders are given, else one.
+    `orders` replaces what the recipe's sampler would draw, one per epoch; a policy that plans is then given all of
+    them. A recipe that learns is told `losses`; what is told of a batch takes effect before the decision `lag` batches
+    later, as in a live run.
     """
     recipe = find(recipe)
     sizes = np.ones(max(0, samples), np.int64) if sizes is None else np.asarray(sizes, np.int64)
-    _check(samples, epochs, cache, batch, seed, sizes)
+    _check(samples, epochs, cache, batch, seed, lag, sizes)
+    _check_losses(recipe, losses, samples)
     epochs = epochs if orders is None else len(orders)
     policy = recipe.policy(sizes, capacity_of(cache, sizes), policy_rng(seed, 0))
-    source = _Drawn(recipe, samples, epochs, seed, batch) if orders is None else _Given(recipe, orders, batch)
-    tally = _Tally(samples)
-    for epoch in range(epochs):
+    training = _Training(recipe, samples, losses, lag, policy)
+    if orders is None:
+        schedule = Schedule(recipe.sampler(samples, seed), batch, Place(0, 1), samples, epochs=epochs)
+        work = schedule.walk(0, 0, _Cache(policy), training.known, recipe.foresight)
+    else:
+        work = _given(orders, batch, policy if recipe.foresight else None)
+    tally = _Tally(samples, epochs)
+    while True:
         start = clock()
-        batches = source.batches(epoch, policy)
-        tally.start(clock() - start)
-        for ids in batches:
-            start = clock()
-            done = step([policy], ids)
-            tally.add(done.counts(), done.served, clock() - start)
-        if progress:
-            progress(epoch + 1, epochs)
+        training.settle()
+        if (ahead := next(work, None)) is None:
+            break
+        done = step([policy], ahead.ids) if ahead.asked else prefetch([policy], ahead.ids)
+        tally.add(ahead, done, clock() - start)
+        if ahead.asked:
+            training.report(ahead.epoch, done.served)
+        if progress and ahead.ends_epoch:
+            progress(ahead.epoch + 1, epochs)
     return tally.result(recipe.name, cache)
 
 
@@ -101,96 +122,114 @@ def capacity_of(cache: float, sizes: NDArray[np.int64]) -> int:
     return capacity
 
 
-class _Drawn:
-    """Orders as the recipe's sampler draws them, epoch by epoch, as a live run would."""
+class _Cache:
+    """One policy as the schedule sees a cache."""
 
-    def __init__(self, recipe: Recipe, samples: int, epochs: int, seed: int, batch: int) -> None:
-        self.sampler = recipe.sampler(samples, seed)
-        self.foresight, self.epochs, self.batch = recipe.foresight, epochs, batch
-        self.scores = np.ones(samples, np.float32)
-        self.ahead: dict[int, Ids] = {}
-        """Epochs drawn before their time, because the policy wants to know them."""
+    def __init__(self, policy: Policy) -> None:
+        self.plan, self._policy = policy.plan, policy
 
-    def batches(self, epoch: int, policy: Policy) -> Iterator[Ids]:
-        planned = epoch in self.ahead
-        drawn = self.ahead.pop(epoch) if planned else self.sampler.draw(epoch, self.scores)
-        order = self.sampler.arrange(drawn, policy.resident)
-        if self.foresight and not (planned and order is drawn):
-            policy.plan(np.concatenate([order, *self._draw_ahead(epoch)]))
-        return _cut(order, self.batch)
+    @property
+    def resident(self) -> Mask:
+        return self._policy.resident
 
-    def _draw_ahead(self, epoch: int) -> list[Ids]:
-        if self.sampler.foreseeable:
-            for later in range(epoch + 1, self.epochs):
-                if later not in self.ahead:
-                    self.ahead[later] = self.sampler.draw(later, self.scores)
-        return [self.ahead[later] for later in sorted(self.ahead)]
+    def wanted(self) -> Ids:
+        return self._policy.wanted(self._policy.capacity)
 
 
-class _Given:
+class _Training:
+    """What a training loop would report of its batches, taking effect `lag` batches later."""
+
+    def __init__(self, recipe: Recipe, samples: int, losses: LossField | None, lag: int, policy: Policy) -> None:
+        self._scorer = None if recipe.scorer is None or losses is None else recipe.scorer(samples)
+        self._losses, self._lag, self._policy = losses, lag, policy
+        self.known = Knowledge.none(0 if recipe.scorer is None else samples)
+        self._told: deque[tuple[Ids, Scores, float]] = deque()
+
+    def report(self, epoch: int, ids: Ids) -> None:
+        """A batch was trained on."""
+        if self._scorer is not None and self._losses is not None:
+            losses = self._losses.losses(epoch, ids)
+            self._told.append((ids, self._scorer.score(ids, losses), float(losses.sum())))
+
+    def settle(self) -> None:
+        """Before a decision: what was told early enough takes effect."""
+        while len(self._told) >= self._lag:
+            ids, scores, loss = self._told.popleft()
+            self.known.add_losses(loss, len(ids))
+            self.known.learn(ids, scores)
+            self._policy.learn(ids, scores)
+
+
+def _given(orders: Sequence[Order], batch: int, planning: Policy | None) -> Iterator[Work]:
     """Orders that were recorded, or made up by the caller."""
-
-    def __init__(self, recipe: Recipe, orders: Sequence[Order], batch: int) -> None:
-        self.foresight, self.orders, self.batch = recipe.foresight, orders, batch
-
-    def batches(self, epoch: int, policy: Policy) -> Iterator[Ids]:
-        if self.foresight and epoch == 0:
-            policy.plan(np.concatenate([ids for order in self.orders for ids in self._of(order)]))
-        return self._of(self.orders[epoch])
-
-    def _of(self, order: Order) -> Iterator[Ids]:
-        return _cut(as_ids(order), self.batch) if isinstance(order, np.ndarray) else iter(order)
+    epochs = [_cut(as_ids(order), batch) if isinstance(order, np.ndarray) else list(order) for order in orders]
+    if planning is not None:
+        planning.plan(np.concatenate([ids for epoch in epochs for ids in epoch]))
+    for number, epoch in enumerate(epochs):
+        for at, ids in enumerate(epoch):
+            yield Work(number, ids, ends_epoch=at + 1 == len(epoch))
 
 
 class _Tally:
     """Counts, epoch by epoch."""
 
-    def __init__(self, samples: int) -> None:
-        self.total, self.seconds = Counts(), 0.0
-        self.epochs: list[Counts] = []
-        self.covered: list[int] = []
-        self.seen = np.zeros(samples, np.bool_)
+    def __init__(self, samples: int, epochs: int) -> None:
+        self._seconds = 0.0
+        self._epochs = [Counts() for _ in range(epochs)]
+        self._covered = np.zeros(epochs, np.int64)
+        self._seen = np.full(samples, -1, np.int32)
+        """The last epoch in which each was served."""
 
-    def start(self, seconds: float) -> None:
-        """A new epoch, which took so long to draw and plan."""
-        self._finish_epoch()
-        self.epochs.append(Counts())
-        self.seconds += seconds
-
-    def _finish_epoch(self) -> None:
-        if self.epochs:
-            self.covered.append(int(np.count_nonzero(self.seen)))
-            self.seen[:] = False
-
-    def add(self, counts: Counts, served: Ids, seconds: float) -> None:
-        self.epochs[-1].add(counts)
-        self.seen[served] = True
-        self.seconds += seconds
+    def add(self, work: Work, done: Step, seconds: float) -> None:
+        self._seconds += seconds
+        if work.asked:
+            self._epochs[work.epoch].add(done.counts())
+            fresh = done.served[self._seen[done.served] < work.epoch]
+            self._covered[work.epoch] += len(np.unique(fresh))
+            self._seen[fresh] = work.epoch
+        else:
+            self._epochs[work.epoch].prefetched += len(done.missed)
 
     def result(self, recipe: str, cache: float) -> Result:
-        self._finish_epoch()
-        for counts in self.epochs:
-            self.total.add(counts)
-        shares = [counts.shares() for counts in self.epochs]
-        total = self.total.shares()
+        total = Counts()
+        for counts in self._epochs:
+            total.add(counts)
+        shares = [counts.shares() for counts in self._epochs]
+        of_epochs = {
+            "hit_ratio": [share["hit_ratio"] for share in shares],
+            "reads": [share["reads"] for share in shares],
+            "coverage": (self._covered / len(self._seen)).tolist(),
+        }
+        late = slice(min(2, len(shares) - 1), None)
         return Result(
             recipe,
             cache,
-            **total,
-            reads=total["misses"],
-            per_epoch=[share["hit_ratio"] for share in shares],
-            reads_per_epoch=[share["misses"] for share in shares],
-            coverage=float(np.mean(self.covered)) / len(self.seen),
-            us_per_access=1e6 * self.seconds / max(1, self.total.requests),
+            **total.shares(),
+            coverage=float(np.mean(of_epochs["coverage"])),
+            ever_seen=float(np.count_nonzero(self._seen >= 0)) / len(self._seen),
+            steady={name: float(np.mean(values[late])) for name, values in of_epochs.items()},
+            per_epoch=of_epochs["hit_ratio"],
+            reads_per_epoch=of_epochs["reads"],
+            coverage_per_epoch=of_epochs["coverage"],
+            us_per_access=1e6 * self._seconds / max(1, total.requests),
         )
 
 
-def _cut(order: Ids, batch: int) -> Iterator[Ids]:
-    return (order[start : start + batch] for start in range(0, len(order), batch))
+def _cut(order: Ids, batch: int) -> list[Ids]:
+    return [order[start : start + batch] for start in range(0, len(order), batch)]
 
 
-def _check(samples: int, epochs: int, cache: float, batch: int, seed: int, sizes: NDArray[np.int64]) -> None:
-    for name, value in (("samples", samples), ("epochs", epochs), ("batch", batch)):
+def _check_losses(recipe: Recipe, losses: LossField | None, samples: int) -> None:
+    if losses is None and recipe.learns:
+        raise ConfigError(
+            f"recipe {recipe.name!r} learns from losses: give --losses synthetic, or a file made by `augury record`"
+        )
+    if losses is not None and losses.samples != samples:
+        raise ConfigError(f"there are {samples:,} samples, and losses of {losses.samples:,}")
+
+
+def _check(samples: int, epochs: int, cache: float, batch: int, seed: int, lag: int, sizes: NDArray[np.int64]) -> None:
+    for name, value in (("samples", samples), ("epochs", epochs), ("batch", batch), ("lag", lag)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, not {value}")
     if seed < 0:

@@ -1,11 +1,4 @@
-"""For those who keep `torch.utils.data.DataLoader`: the same cache as a drop-in Dataset, the same orders as a Sampler.
-
-    dataset = augury.torch.CachedDataset("/data/train", ram="8GB", transform=decode)
-    sampler = augury.torch.Sampler(dataset, seed=0)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=256, sampler=sampler, num_workers=4)
-
-The only module that imports torch when it is imported. `augury.Loader` needs none of this.
-"""
+"""Any data behind a cache, as a map-style dataset for torch's DataLoader, also in its worker processes."""
 
 from __future__ import annotations
 
@@ -13,28 +6,25 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, get_worker_info
-from torch.utils.data import Sampler as TorchSampler
 
 from augury import recipes
 from augury.batch import Bad, Finisher, OnError, Transform, check_on_error
 from augury.buffers import BufferPool
 from augury.cache import Cache
-from augury.distributed import Place, local_place, place
-from augury.errors import AuguryWarning, ConfigError, InUse
+from augury.distributed import Place, local_place
+from augury.errors import AuguryWarning, InUse
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer, Raw
 from augury.ids import Ids, as_ids
 from augury.levels import Disk, divide_memory, open_cache, open_tiers
 from augury.metrics import Counts
-from augury.samplers.ranks import share
-from augury.samplers.shuffle import InOrder
 from augury.sources import open_source
 from augury.units import Size
 
@@ -203,70 +193,3 @@ def _close(pid: int, aside: ThreadPoolExecutor, *parts: Any) -> None:
         aside.shutdown()
         for part in parts:
             part.close()
-
-
-class Sampler(TorchSampler[int]):
-    """A recipe's order for torch's DataLoader: every rank gets equally many samples, and a run resumes in O(1).
-
-    Like DistributedSampler (`set_epoch`, `num_replicas`, `rank`, `drop_last`), but with or without a process group, and
-    each iteration is the next epoch, also without `set_epoch`.
-    """
-
-    def __init__(
-        self,
-        data: Sized | int,
-        *,
-        recipe: str | recipes.Recipe | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        drop_last: bool = False,
-    ) -> None:
-        self.total = data if isinstance(data, int) else len(data)
-        if self.total < 1:
-            raise ConfigError("there is no sample to draw")
-        place(rank, num_replicas)
-        self.recipe = recipes.find(recipe or recipes.DEFAULT)
-        self.seed, self.drop_last, self._shuffle = seed, drop_last, shuffle
-        self._given = rank, num_replicas
-        self.epoch = self._offset = self._yielded = 0
-        self._resumed = False
-
-    def __len__(self) -> int:
-        size = place(*self._given).world_size
-        return self.total // size if self.drop_last else -(-self.total // size)
-
-    def __iter__(self) -> Iterator[int]:
-        if self._yielded:  # the last epoch was left midway
-            self.set_epoch(self.epoch + 1)
-        self._resumed = False
-        make = self.recipe.sampler if self._shuffle else InOrder
-        order = make(self.total, self.seed).draw(self.epoch, np.empty(0, np.float32))
-        for id in share(order[self._offset :], 1, *place(*self._given), self.drop_last).tolist():
-            self._yielded += 1
-            yield id
-        self.set_epoch(self.epoch + 1)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch: from its start, or from where it was resumed."""
-        if not (self._resumed and epoch == self.epoch):
-            self.epoch, self._offset, self._yielded, self._resumed = int(epoch), 0, 0, False
-
-    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """Where the epoch is. With worker processes DataLoader draws ahead of training: then say how many samples
-        this rank has `consumed` since the epoch started or was resumed."""
-        done = self._yielded if consumed is None else consumed
-        offset = min(self.total, self._offset + done * place(*self._given).world_size)
-        return {"version": 1, "seed": self.seed, "epoch": self.epoch, "offset": offset, "samples": self.total}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there, with any number of ranks."""
-        if state.get("version") != 1 or state["samples"] != self.total:
-            raise ConfigError(
-                f"this state is of version {state.get('version')!r} for {state.get('samples')} samples; "
-                f"needed are version 1 and {self.total} samples"
-            )
-        self.seed = int(state["seed"])
-        self.epoch, self._offset, self._yielded = int(state["epoch"]), int(state["offset"]), 0
-        self._resumed = True

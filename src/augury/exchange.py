@@ -1,0 +1,52 @@
+"""Scores from rank to rank, once per epoch, over `torch.distributed`. Called in the training thread of every rank.
+
+In the training thread, because collectives of one group must be called in the same order everywhere, and training calls
+its own there. Arrays only, no pickles. Where no process group exists each rank keeps to its own scores.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from augury.feedback import Exchange
+from augury.ids import Ids, Scores
+
+
+def open_exchange(world_size: int) -> Exchange | None:
+    """How these ranks tell each other their scores; None where they cannot. All ranks must call it."""
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    if world_size == 1 or distributed.get_world_size() != world_size:
+        return None
+    # Scores lie in host memory: a group of our own, unless the default one handles that already.
+    on_host = distributed.get_backend() == "gloo"
+    group = None if on_host else distributed.new_group(backend="gloo")
+    return _Collective(distributed, group)
+
+
+class _Collective:
+    """Everybody's scores, by rank."""
+
+    def __init__(self, distributed: Any, group: Any) -> None:
+        self._distributed, self._group = distributed, group
+
+    def __call__(self, ids: Ids, scores: Scores) -> list[tuple[Ids, Scores]]:
+        counts = [int(count[0]) for count in self._gather(np.array([len(ids)], np.int64))]
+        # Tensors of one collective have one shape: all are filled up to the longest.
+        most = max(counts)
+        all_ids = self._gather(np.pad(ids, (0, most - len(ids))))
+        all_scores = self._gather(np.pad(scores, (0, most - len(scores))))
+        return [(ids[:count], scores[:count]) for ids, scores, count in zip(all_ids, all_scores, counts, strict=True)]
+
+    def _gather(self, mine: Any) -> list[Any]:
+        import torch
+
+        tensor = torch.from_numpy(np.ascontiguousarray(mine))
+        parts = [torch.empty_like(tensor) for _ in range(self._distributed.get_world_size(self._group))]
+        self._distributed.all_gather(parts, tensor, group=self._group)
+        return [part.numpy() for part in parts]

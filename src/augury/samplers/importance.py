@@ -1,0 +1,209 @@
+"""Orders by importance: what still teaches is visited more often, and what is cached is repeated (SHADE's PADS).
+
+Khan et al., "SHADE: Enable Fundamental Cacheability for Distributed Deep Learning Training", FAST 2023, section 4.2.1.
+Each rank draws for itself, from its own stream of chance. Drawing knows nothing of losses or caches: scores and what
+is resident are handed in. docs/recipes/shade.md lists where this differs from the paper and why.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augury.errors import ConfigError
+from augury.ids import Ids, Mask, frequency
+from augury.knowledge import Knowledge
+from augury.samplers.shuffle import Shuffle, epoch_rng
+
+REPETITION = 3.0
+"""How often a drawn sample that is cached is visited; the paper's code has 3."""
+EXPLORE = 5
+"""A sample that was not visited for so many epochs is visited in the next."""
+FRESH = 0.1
+"""The least share of an epoch that goes to samples that are not cached, so that repeats never fill it."""
+STEEP = 1 / 3
+"""A mean loss that falls by more than this share from one epoch to the next is a steep decline."""
+STAGNANT = 3
+"""So many epochs without a gain in accuracy are stagnation."""
+
+_ARRANGING = 1 << 32
+"""Streams of chance from here on are for arranging, those below for drawing."""
+
+
+def weighted(rng: np.random.Generator, weights: NDArray[np.floating], count: int, even: bool = False) -> Ids:
+    """`count` positions with repetition, each in proportion to its weight, in random order. Any number of weights.
+
+    `even` draws one from each of `count` equal parts of the total weight: the same expectation for each position, but
+    it comes at most once more or less often than that, where independent draws leave a third of them out.
+
+    The points are made in ascending order, so that looking them up walks through memory once: ten million draws from
+    ten million weights take two to three times as long as a permutation, and a tenth of looking up random points.
+    """
+    edges = weights.astype(np.float64)
+    np.cumsum(edges, out=edges)
+    total = edges[-1]
+    if total <= 0:  # nothing is worth more than anything else
+        return weighted(rng, np.ones(len(weights)), count, even)
+    if even:
+        points = rng.random(count)
+        points += np.arange(count)
+        points *= total / max(1, count)
+    else:
+        gaps = rng.standard_exponential(count + 1)
+        np.cumsum(gaps, out=gaps)
+        gaps *= total / gaps[-1]
+        points = gaps[:-1]
+    drawn: Ids = edges.searchsorted(points, side="right")
+    if count and drawn[-1] >= (end := int(edges.searchsorted(total))):  # rounding must not reach past the last weight
+        drawn[drawn > end] = end
+    rng.shuffle(drawn)
+    return drawn
+
+
+def weighted_once(rng: np.random.Generator, weights: NDArray[np.floating], count: int) -> Ids:
+    """`count` different positions, drawn one after the other in proportion to the weights that are left.
+
+    Whose exponential clock, running at the speed of its weight, rings first is drawn first.
+    """
+    with np.errstate(divide="ignore"):
+        rings = rng.standard_exponential(len(weights)) / weights
+    first: Ids = rings.argpartition(count - 1)[:count] if count < len(weights) else np.arange(len(weights))
+    return first[rings[first].argsort()]
+
+
+class Weighted:
+    """Draws with repetition in proportion to the scores: importance sampling as it was before SHADE.
+
+    Until something is told, and so in the first epoch, every sample is visited once (`full_start`).
+    """
+
+    foreseeable = False
+    even = False
+    full_start = True
+
+    def __init__(self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+        self.samples, self.seed, self.rank, self.world_size = samples, seed, rank, world_size
+        self.count = -(-samples // world_size)
+
+    def draw(self, epoch: int, known: Knowledge) -> Ids:
+        if self.full_start and not known.told:
+            every = Shuffle(self.samples, self.seed).draw(epoch, known)
+            return np.resize(every, self.count * self.world_size)[self.rank :: self.world_size]
+        return weighted(epoch_rng(self.seed, epoch, 1 + self.rank), known.scores, self.count, self.even)
+
+    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
+        return drawn
+
+
+class PADS(Weighted):
+    """Priority-based adaptive data sampling: drawn by score, and what is cached visited several times.
+
+    The epoch keeps its length: repeats of cached samples take the place of samples that are not cached. Of those,
+    the ones unseen for `explore` epochs stay first and then the ones drawn most often, and at least the share `fresh`
+    of the epoch is theirs. Hits and misses are spread evenly, and repeats of a sample lie far apart. In an epoch after
+    a steep decline of the loss, or while accuracy stagnates, nothing is repeated.
+    """
+
+    even = True
+    hits_first = False
+
+    def __init__(
+        self,
+        samples: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        repetition: float = REPETITION,
+        explore: int | None = EXPLORE,
+        fresh: float = FRESH,
+    ) -> None:
+        super().__init__(samples, seed, rank, world_size)
+        if not 1 <= repetition <= 10:
+            raise ConfigError(f"repetition={repetition}: give a number from 1 (none) to 10")
+        if explore is not None and explore < 1:
+            raise ConfigError(f"explore={explore}: give a number of epochs, or None to leave samples unseen for ever")
+        if not 0 <= fresh <= 1:
+            raise ConfigError(f"fresh={fresh}: give a share of the epoch, from 0 to 1")
+        self.repetition, self.explore, self.fresh = repetition, explore, fresh
+
+    def draw(self, epoch: int, known: Knowledge) -> Ids:
+        if self.full_start and not known.told:
+            return super().draw(epoch, known)
+        rng = epoch_rng(self.seed, epoch, 1 + self.rank)
+        stale = self._stale(epoch, known)[: self.count]
+        drawn = weighted(rng, known.scores, self.count - len(stale), self.even)
+        if len(stale) == 0:
+            return drawn
+        drawn = np.concatenate([stale, drawn])
+        rng.shuffle(drawn)
+        return drawn
+
+    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
+        times = 1.0 if calm(known) else self.repetition
+        if times == 1 or not known.told:
+            return drawn
+        rng = epoch_rng(self.seed, epoch, _ARRANGING + self.rank)
+        held = resident[drawn]
+        hits, misses = drawn[held], self._by_urgency(epoch, drawn[~held], known)
+        least = max(math.ceil(self.fresh * len(drawn)), self._urgent(epoch, misses, known))
+        room = len(drawn) - min(least, len(misses))
+        hits = _repeat(rng, hits, min(round(times * len(hits)), room))
+        misses = rng.permutation(misses[: len(drawn) - len(hits)])
+        return np.concatenate([hits, misses]) if self.hits_first else _interleave(rng, hits, misses)
+
+    def _stale(self, epoch: int, known: Knowledge) -> Ids:
+        """Whom this rank must visit, the longest unseen first. Each rank looks after its own part of the ids."""
+        if self.explore is None:
+            return np.empty(0, np.int64)
+        mine = known.seen[self.rank :: self.world_size]
+        stale = np.flatnonzero(mine < epoch - self.explore)
+        stale = stale[mine[stale].argsort(kind="stable")]
+        return stale * self.world_size + self.rank
+
+    def _by_urgency(self, epoch: int, misses: Ids, known: Knowledge) -> Ids:
+        """Who stays if not all can: the stale, then the most often drawn, else as drawn."""
+        often = frequency(misses, self.samples)[misses]
+        if self.explore is not None:
+            often[known.seen[misses] < epoch - self.explore] = len(misses) + 1
+        return misses[(-often).argsort(kind="stable")]
+
+    def _urgent(self, epoch: int, misses: Ids, known: Knowledge) -> int:
+        if self.explore is None:
+            return 0
+        return int(np.count_nonzero(known.seen[misses] < epoch - self.explore))
+
+
+class PaperPADS(PADS):
+    """As the paper's public code: independent draws from the first epoch on, all hits before all misses, nothing
+    explored, and no share kept for what is not cached."""
+
+    even = False
+    full_start = False
+    hits_first = True
+
+    def __init__(self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+        super().__init__(samples, seed, rank, world_size, explore=None, fresh=0.0)
+
+
+def calm(known: Knowledge) -> bool:
+    """Whether repetition would bias training now: the loss has just fallen steeply, or accuracy does not rise."""
+    losses, accuracies = known.losses, known.accuracies
+    steep = len(losses) > 1 and losses[-1] < (1 - STEEP) * losses[-2]
+    stagnant = len(accuracies) > STAGNANT and accuracies[-1] <= accuracies[-1 - STAGNANT]
+    return steep or stagnant
+
+
+def _repeat(rng: np.random.Generator, hits: Ids, count: int) -> Ids:
+    """So many visits of the hits, pass after pass, each in an order of its own: repeats lie far apart."""
+    passes = -(-count // max(1, len(hits)))
+    return np.concatenate([hits[:0], *(rng.permutation(hits) for _ in range(passes))])[:count]
+
+
+def _interleave(rng: np.random.Generator, *parts: Ids) -> Ids:
+    """The parts spread evenly over the whole, each in its own order: every minibatch costs about the same reads."""
+    places = [(np.arange(len(part)) + rng.random(len(part))) / max(1, len(part)) for part in parts]
+    merged: Ids = np.concatenate(parts)[np.concatenate(places).argsort(kind="stable")]
+    return merged

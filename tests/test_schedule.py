@@ -1,0 +1,404 @@
+"""The walk over epochs: who visits what, in what batches, what the cache is told, and what is read unasked."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from augury.distributed import Place
+from augury.ids import NONE, as_ids
+from augury.knowledge import Knowledge
+from augury.policies.shade import APP
+from augury.recipes import find
+from augury.samplers.importance import PADS, PaperPADS, Weighted
+from augury.samplers.ranks import share
+from augury.samplers.shuffle import InOrder, Shuffle
+from augury.schedule import Schedule
+from augury.sim.replay import _Cache
+from augury.step import prefetch, step
+
+IMPORTANCE = [Weighted, PADS, PaperPADS]
+
+
+@dataclass
+class Cache:
+    """What a schedule sees, and all that it says."""
+
+    samples: int
+    wants: list = field(default_factory=list)
+    """What `wanted` answers, call by call; then nothing."""
+    held: tuple = ()
+    plans: list = field(default_factory=list)
+
+    @property
+    def resident(self):
+        mask = np.zeros(self.samples, np.bool_)
+        mask[list(self.held)] = True
+        return mask
+
+    def plan(self, order):
+        self.plans.append(order.tolist())
+
+    def wanted(self):
+        return as_ids(self.wants.pop(0)) if self.wants else NONE
+
+
+def schedule(make, samples, batch=4, rank=0, world=1, subset=None, seed=1, **options):
+    count = samples if subset is None else len(subset)
+    return Schedule(make(count, seed, rank, world), batch, Place(rank, world), count, subset, **options)
+
+
+def told(samples, **rest):
+    known = Knowledge.none(samples)
+    known.learn(np.arange(samples), np.linspace(0.5, 5, samples, dtype=np.float32))
+    for name, value in rest.items():
+        setattr(known, name, value)
+    return known
+
+
+def walk(schedule, known=None, cache=None, epoch=0, offset=0, samples=None, **options):
+    """All work from there on; `schedule` must end."""
+    known = Knowledge.none(schedule.samples) if known is None else known
+    cache = Cache(samples or len(known.scores) or schedule.samples) if cache is None else cache
+    return list(schedule.walk(epoch, offset, cache, known, **options))
+
+
+def order_of(work, epoch=None):
+    parts = [w.ids for w in work if w.asked and (epoch is None or w.epoch == epoch)]
+    return np.concatenate([NONE, *parts])
+
+
+sizes = st.integers(1, 40)
+batch_sizes = st.integers(1, 7)
+world_sizes = st.integers(1, 4)
+
+
+class TestForeseeable:
+    @given(sizes, batch_sizes, world_sizes, st.booleans())
+    def test_every_rank_walks_its_share(self, samples, batch, world, drop_last):
+        whole = [Shuffle(samples, 1).draw(epoch, Knowledge.none(0)) for epoch in range(2)]
+        for rank in range(world):
+            plan = schedule(Shuffle, samples, batch, rank, world, drop_last=drop_last, epochs=2)
+            work = walk(plan, Knowledge.none(0), Cache(samples))
+            for epoch in range(2):
+                expected = share(whole[epoch], batch, rank, world, drop_last)
+                assert order_of(work, epoch).tolist() == expected.tolist()
+                mine = [w for w in work if w.epoch == epoch]
+                assert len(mine) == len(plan)
+                assert all(len(w.ids) == batch for w in mine[:-1])
+                assert [w.ends_epoch for w in mine] == [False] * (len(mine) - 1) + [True] * bool(mine)
+
+    @given(sizes, batch_sizes, world_sizes, st.data())
+    def test_an_offset_leaves_the_rest_of_the_epoch(self, samples, batch, world, data):
+        offset = data.draw(st.integers(0, samples))
+        rest = Shuffle(samples, 1).draw(3, Knowledge.none(0))[offset:]
+        plans = [schedule(Shuffle, samples, batch, rank, world, epochs=5) for rank in range(world)]
+        works = [walk(plan, epoch=3, offset=offset) for plan in plans]
+        assert set(np.concatenate([order_of(work, 3) for work in works]).tolist()) == set(rest.tolist())
+        for plan, work in zip(plans, works, strict=True):
+            assert sum(w.epoch == 3 for w in work) == plan.batches_from(offset)
+            assert sum(w.epoch == 4 for w in work) == len(plan)
+
+    def test_after_a_batch_the_offset_is_where_the_next_one_begins(self):
+        plan = schedule(Shuffle, 50, 4, 1, 3, epochs=1)
+        whole, offset = walk(plan), 0
+        for done in range(len(plan) + 1):
+            resumed = walk(plan, offset=offset)
+            assert [w.ids.tolist() for w in resumed] == [w.ids.tolist() for w in whole[done:]]
+            offset = plan.offset_after(offset)
+        assert offset == 50
+
+    def test_there_is_always_a_next_epoch_unless_told_otherwise(self):
+        plan = schedule(InOrder, 8, 4)
+        work = itertools.islice(plan.walk(0, 0, Cache(8), Knowledge.none(0)), 2000)
+        assert [w.epoch for w in work] == [at // 2 for at in range(2000)]
+
+    def test_a_subset_is_visited_by_its_own_ids(self):
+        subset = as_ids([70, 3, 50, 9, 11])
+        work = walk(schedule(Shuffle, 100, 2, subset=subset, epochs=2), Knowledge.none(0), Cache(100))
+        for epoch in range(2):
+            assert sorted(order_of(work, epoch).tolist()) == sorted(subset.tolist())
+        first = Shuffle(5, 1).draw(0, Knowledge.none(0))
+        assert order_of(work, 0).tolist() == subset[first].tolist()
+
+    def test_the_cache_is_told_this_epoch_and_the_next(self):
+        cache = Cache(10)
+        orders = [Shuffle(10, 1).draw(epoch, Knowledge.none(0)).tolist() for epoch in range(3)]
+        work = schedule(Shuffle, 10, epochs=3).walk(0, 0, cache, Knowledge.none(0), plan=True)
+        for epoch in range(3):
+            for at in range(3):
+                assert next(work).epoch == epoch
+                if at == 0:
+                    assert cache.plans[-1] == orders[epoch] + (orders[epoch + 1] if epoch < 2 else [])
+        assert len(cache.plans) == 3
+
+    def test_a_rank_plans_its_own_share_of_ids_from_the_offset_on(self):
+        subset = np.arange(30) * 3
+        cache = Cache(90)
+        plan = schedule(Shuffle, 90, 4, 1, 2, subset=subset, epochs=2)
+        work = walk(plan, Knowledge.none(0), cache, offset=8, plan=True)
+        assert cache.plans[0] == order_of(work).tolist()
+        assert cache.plans[-1] == order_of(work, 1).tolist()
+
+    def test_nothing_is_planned_where_nobody_asked_for_it(self):
+        cache = Cache(10)
+        walk(schedule(Shuffle, 10, epochs=2), Knowledge.none(0), cache)
+        assert cache.plans == []
+
+    @pytest.mark.parametrize("plan", [False, True])
+    def test_a_recipe_that_learns_has_its_visits_noted_in_their_epoch(self, plan):
+        """Although the next epoch may be drawn before this one is walked."""
+        known = told(10)
+        expected = known.seen.copy()
+        for work in schedule(Shuffle, 10, epochs=5).walk(2, 0, Cache(10), known, plan):
+            expected[work.ids] = work.epoch
+            assert known.seen.tolist() == expected.tolist()
+
+    def test_a_recipe_that_learns_has_a_loss_curve(self):
+        known = told(10)
+        for work in schedule(Shuffle, 10, 5, epochs=3).walk(0, 0, Cache(10), known, True):
+            known.add_losses(float(work.epoch), 1)
+        assert known.losses == [0.0, 1.0]
+
+    def test_each_epoch_is_announced_before_its_first_batch(self):
+        begun = []
+        work = schedule(Shuffle, 10, epochs=6).walk(
+            4, 0, Cache(10), Knowledge.none(0), begin=lambda epoch, order: begun.append((epoch, order.tolist()))
+        )
+        orders = {epoch: Shuffle(10, 1).draw(epoch, Knowledge.none(0)).tolist() for epoch in (4, 5)}
+        for one in work:
+            assert begun[-1] == (one.epoch, orders[one.epoch])
+        assert [epoch for epoch, _ in begun] == [4, 5]
+
+
+class TestUnasked:
+    @pytest.mark.parametrize("make", [Shuffle, PADS])
+    def test_what_is_wanted_comes_before_the_epochs_first_batch(self, make):
+        cache = Cache(12, wants=[[5, 3, 9, 1, 2], [], [7]])
+        begun = []
+        plan = schedule(make, 12, 4, epochs=3)
+        work = walk(plan, told(12), cache, begin=lambda epoch, order: begun.append(epoch))
+        assert [(w.epoch, w.asked) for w in work] == [
+            *[(0, False)] * 2,
+            *[(0, True)] * 3,
+            *[(1, True)] * 3,
+            (2, False),
+            *[(2, True)] * 3,
+        ]
+        assert [w.ids.tolist() for w in work if not w.asked] == [[5, 3, 9, 1], [2], [7]]
+        assert not any(w.ends_epoch for w in work if not w.asked)
+        assert begun == [0, 1, 2]
+
+    def test_what_is_read_unasked_is_not_visited(self):
+        known = told(12)
+        work = schedule(PADS, 12, 4, epochs=1).walk(0, 0, Cache(12, wants=[[5, 3]]), known)
+        assert not next(work).asked
+        assert (known.seen == -1).all()
+
+    def test_the_order_is_arranged_with_what_was_read_unasked_in_view(self):
+        known = told(40, seen=np.full(40, 0, np.int32))
+        cache = Cache(40, wants=[[30, 31]])
+        work = schedule(PADS, 40, 4, epochs=2).walk(1, 0, cache, known, plan=True)
+        next(work)
+        assert len(cache.plans) == 1, "the cache was told what was drawn before it was asked what it wants"
+        drawn = cache.plans[0]
+        cache.held = (30, 31)  # as a cache that read them
+        order = order_of(list(work), 1).tolist()
+        assert cache.plans[1:] == [order], "and then the order as arranged"
+        for id in (30, 31):
+            assert order.count(id) == 3 * drawn.count(id)
+
+    def test_a_recipe_that_plans_reads_unasked_only_what_the_epoch_visits_and_all_of_it_is_kept(self):
+        recipe = find("shade")
+        policy = recipe.policy(np.ones(200, np.int64), 50, np.random.default_rng(0))
+        assert isinstance(policy, APP)
+        assert recipe.foresight
+        known = Knowledge.none(200)
+        plan = Schedule(recipe.sampler(200, 3), 16, Place(0, 1), 200, epochs=6)
+        scorer, rng = recipe.scorer(200), np.random.default_rng(1)
+        unasked, visited = {}, {}
+        for work in plan.walk(0, 0, _Cache(policy), known, recipe.foresight):
+            if work.asked:
+                step([policy], work.ids)
+                scores = scorer.score(work.ids, rng.random(len(work.ids)).astype(np.float32))
+                known.learn(work.ids, scores)
+                policy.learn(work.ids, scores)
+                visited.setdefault(work.epoch, set()).update(work.ids.tolist())
+            else:
+                assert prefetch([policy], work.ids).missed.tolist() == work.ids.tolist()
+                unasked.setdefault(work.epoch, set()).update(work.ids.tolist())
+        assert unasked
+        for epoch, ids in unasked.items():
+            assert ids <= visited[epoch]
+
+
+@pytest.mark.parametrize("make", IMPORTANCE)
+class TestImportance:
+    @settings(deadline=None, max_examples=60)
+    @given(samples=sizes, batch=batch_sizes, world=world_sizes, drop_last=st.booleans(), tells=st.booleans())
+    def test_all_ranks_have_equally_many_batches(self, make, samples, batch, world, drop_last, tells):
+        lengths = []
+        for rank in range(world):
+            plan = schedule(make, samples, batch, rank, world, drop_last=drop_last, epochs=3)
+            known = told(samples) if tells else Knowledge.none(samples)
+            work = walk(plan, known, Cache(samples, held=tuple(range(0, samples, 3))))
+            assert all(0 < len(w.ids) <= batch for w in work)
+            assert all(len(w.ids) == batch for w in work if not w.ends_epoch or drop_last)
+            assert len(work) == 3 * len(plan)
+            assert sum(w.ends_epoch for w in work) == (3 if len(plan) else 0)
+            lengths.append([len(w.ids) for w in work])
+        assert len({len(each) for each in lengths}) == 1
+        assert all(max(sizes) - min(sizes) <= 1 for sizes in zip(*lengths, strict=True))
+        if not drop_last:
+            per_epoch = sum(map(sum, lengths)) / 3
+            assert samples <= per_epoch < samples + world
+
+    @settings(deadline=None, max_examples=60)
+    @given(samples=sizes, batch=batch_sizes, world=world_sizes, drop_last=st.booleans(), data=st.data())
+    def test_any_offset_leaves_equally_many_batches(self, make, samples, batch, world, drop_last, data):
+        offset = data.draw(st.integers(0, samples))
+        for rank in range(world):
+            plan = schedule(make, samples, batch, rank, world, drop_last=drop_last, epochs=5)
+            work = walk(plan, told(samples), epoch=3, offset=offset)
+            assert sum(w.epoch == 3 for w in work) == plan.batches_from(offset)
+            assert sum(w.epoch == 4 for w in work) == len(plan)
+
+    @settings(deadline=None, max_examples=100)
+    @given(samples=sizes, batch=batch_sizes, world=world_sizes, drop_last=st.booleans())
+    def test_the_same_ranks_go_on_where_they_were(self, make, samples, batch, world, drop_last):
+        """What is known being the same, an epoch is the same: an offset leaves out what was visited, no more."""
+        for rank in range(world):
+            plan = schedule(make, samples, batch, rank, world, drop_last=drop_last, epochs=1)
+            whole, offset = walk(plan, told(samples)), 0
+            for done in range(len(plan) + 1):
+                resumed = walk(plan, told(samples), offset=offset)
+                assert [w.ids.tolist() for w in resumed] == [w.ids.tolist() for w in whole[done:]]
+                offset = plan.offset_after(offset)
+
+    def test_visits_are_noted_batch_by_batch_in_their_epoch(self, make):
+        known = told(30)
+        expected = known.seen.copy()
+        for work in schedule(make, 30, 4, epochs=4).walk(2, 0, Cache(30), known):
+            assert known.epoch == work.epoch
+            expected[work.ids] = work.epoch
+            assert np.array_equal(known.seen, expected)
+        assert (known.seen >= 2).any()
+
+    def test_a_subset_is_drawn_by_its_own_scores_and_visited_by_its_own_ids(self, make):
+        subset = np.arange(1, 60, 2)
+        known = told(60)
+        known.scores[:] = 0
+        known.scores[[31, 33]] = 1
+        known.scores[0] = 1e6  # not in the subset
+        known.seen[:] = 7
+        known.seen[0] = -1
+        cache = Cache(60, held=(31, 0))
+        work = walk(schedule(make, 60, 4, subset=subset, epochs=8), known, cache, epoch=7)
+        assert len(order_of(work)) == 30
+        counts = np.bincount(order_of(work), minlength=60)
+        assert counts[31] + counts[33] == 30
+        assert known.seen[0] == -1
+        if make is not Weighted:
+            assert counts[31] >= 27, "31 is held"
+
+    def test_the_cache_is_told_this_epoch_only(self, make):
+        known, cache = told(30), Cache(30, held=tuple(range(10)))
+        work = schedule(make, 30, 4, 0, 2, epochs=3).walk(0, 0, cache, known, plan=True)
+        orders = {0: [], 1: [], 2: []}
+        for one in work:
+            if not orders[one.epoch]:
+                final = cache.plans[-1]
+            orders[one.epoch].extend(one.ids.tolist())
+            assert final[: len(orders[one.epoch])] == orders[one.epoch]
+        assert final == orders[2]
+
+    def test_an_epoch_is_drawn_when_the_last_one_is_over(self, make):
+        """Then it knows all that was told by then; and each begins one point of the loss curve."""
+        known = told(20)
+        for work in schedule(make, 20, 5, epochs=4).walk(0, 0, Cache(20), known):
+            known.add_losses(float(work.epoch), 1)
+            if work.ends_epoch:
+                known.scores[:] = 0
+                known.scores[work.epoch + 1] = 1
+                known.seen[:] = work.epoch
+            elif work.epoch:
+                assert set(work.ids.tolist()) == {work.epoch}
+        assert known.losses == [0.0, 1.0, 2.0]
+
+
+class TestRest:
+    """An epoch that was interrupted: its order is known, and is not drawn again."""
+
+    def run(self, make=PADS, **options):
+        cache, known = Cache(20, wants=[[19]]), told(20, epoch=3)
+        begun = []
+        plan = schedule(make, 20, 4, epochs=5)
+        rest = as_ids([5, 5, 1, 0, 2, 9, 9])
+        work = walk(
+            plan, known, cache, 3, 13, rest=rest, begin=lambda epoch, order: begun.append((epoch, order)), **options
+        )
+        return rest, work, cache, known, begun
+
+    def test_it_is_followed_as_it_is(self):
+        rest, work, _, _, begun = self.run()
+        assert [w.ids.tolist() for w in work if w.epoch == 3] == [[5, 5, 1, 0], [2, 9, 9]]
+        assert [w.ends_epoch for w in work if w.epoch == 3] == [False, True]
+        assert begun[0][0] == 3
+        assert np.array_equal(begun[0][1], rest)
+        assert np.array_equal(begun[1][1], order_of(work, 4))
+
+    def test_nothing_is_read_unasked_for_it_but_for_the_next(self):
+        _, work, _, _, _ = self.run()
+        assert [(w.epoch, w.ids.tolist()) for w in work if not w.asked] == [(4, [19])]
+
+    def test_it_is_planned_and_visited(self):
+        rest, _, cache, known, _ = self.run(plan=True)
+        assert cache.plans[0] == rest.tolist()
+        assert set(np.flatnonzero(known.seen >= 3).tolist()) >= set(rest.tolist())
+
+    def test_it_is_no_point_of_the_loss_curve(self):
+        known = told(20, epoch=3, running=(4.0, 2))
+        work = schedule(PADS, 20, 4, epochs=5).walk(3, 16, Cache(20), known, rest=as_ids([1, 2, 3, 4]))
+        next(work)
+        assert (known.losses, known.running, known.epoch) == ([], (4.0, 2), 3)
+        next(work)
+        assert (known.losses, known.epoch) == ([2.0], 4)
+
+    def test_ids_of_a_subset_are_not_mapped_again(self):
+        subset = np.arange(10, 30)
+        work = walk(schedule(PADS, 40, 4, subset=subset, epochs=1), told(40), offset=16, rest=as_ids([12, 29, 11, 10]))
+        assert order_of(work).tolist() == [12, 29, 11, 10]
+
+    @pytest.mark.parametrize(("length", "expected"), [(3, 7), (7, 7), (9, 7)])
+    def test_a_rest_of_another_length_is_brought_to_what_all_ranks_have(self, length, expected):
+        work = walk(schedule(PADS, 20, 4, epochs=1), told(20), offset=13, rest=np.arange(length))
+        assert len(order_of(work)) == expected
+        assert set(order_of(work).tolist()) == set(range(min(length, expected)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 25), batch_sizes, st.integers(1, 4), st.integers(1, 4), st.integers(0, 999))
+def test_nobody_is_left_out_for_long_by_any_number_of_ranks(samples, batch, world, explore, seed):
+    """Also where ranks have unequal shares: what is due is not cut off."""
+    rng, epochs = np.random.default_rng(seed), 4 * explore + 4
+    known = [Knowledge.none(samples) for _ in range(world)]
+    only = (np.arange(samples) == samples // 2).astype(np.float32)  # all other draws are for exploring
+    walks = []
+    for rank in range(world):
+        plan = Schedule(PADS(samples, seed, rank, world, explore=explore), batch, Place(rank, world), samples)
+        cache = Cache(samples, held=tuple(rng.integers(0, samples, samples // 2).tolist()))
+        walks.append(plan.walk(0, 0, cache, known[rank]))
+    last = np.full(samples, -1)
+    for works in zip(*walks, strict=True):
+        for rank, work in enumerate(works):
+            last[work.ids] = work.epoch
+            known[rank].learn(np.arange(samples), only)
+        if works[0].ends_epoch:
+            assert (works[0].epoch - last <= explore).all(), (works[0].epoch, last)
+            if works[0].epoch == epochs:
+                break
