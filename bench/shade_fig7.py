@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from _common import arguments, limit, report, say
-
 from augury.policies.shade import APP
 from augury.recipes import Recipe
 from augury.samplers.importance import PADS
@@ -102,15 +101,18 @@ def _checks(runs: list[Result]) -> dict[str, Any]:
 
 
 def _draw(name: str, runs: list[Result], repeated: list[Result]) -> None:
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     hits = Figure(figsize=(9, 4.6), layout="constrained")
     axes = hits.add_subplot()
     marks = "osD^vP*Xhp<>"
+    colours = colormaps["tab20"].colors
     for at, recipe in enumerate(RECIPES):
         own = [run for run in runs if run.recipe == recipe]
         ratios = [run.steady["hit_ratio"] for run in own]
-        axes.plot([run.cache for run in own], ratios, marker=marks[at], fillstyle="none", label=recipe)
+        x = [run.cache for run in own]
+        axes.plot(x, ratios, marker=marks[at], color=colours[at], fillstyle="none", label=recipe)
     lru = next(run.steady["hit_ratio"] for run in runs if run.recipe == "lru" and run.cache == 0.1)
     axes.plot([0.2], [0.725], "k_", markersize=14, markeredgewidth=2, label="published: SHADE, figure 12")
     axes.plot([0.1], [4.5 * lru], "kx", label="published: 4.5 x LRU, figure 7")

@@ -31,6 +31,7 @@ LAYERS = (
         "feedback",
         "exchange",
         "learning",
+        "owned",
         "transforms",
         "packages",
     },

@@ -381,6 +381,14 @@ class TestRest:
         assert set(order_of(work).tolist()) == set(range(min(length, expected)))
 
 
+def test_what_is_due_in_a_subset_is_not_pushed_out_by_repeats():
+    subset = np.arange(30, 60)
+    known = told(60, seen=np.full(60, 7, np.int32))
+    known.seen[30:42] = -1
+    work = walk(schedule(PADS, 60, 4, subset=subset, epochs=9), known, Cache(60, held=tuple(range(42, 60))), epoch=8)
+    assert set(range(30, 42)) <= set(order_of(work).tolist())
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 25), batch_sizes, st.integers(1, 4), st.integers(1, 4), st.integers(0, 999))
 def test_nobody_is_left_out_for_long_by_any_number_of_ranks(samples, batch, world, explore, seed):

@@ -6,11 +6,9 @@ which batch comes when, staging.py reads ahead, gather.py collects bytes, batch.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import sys
-import threading
 import time
 import warnings
 import weakref
@@ -34,6 +32,7 @@ from augury.knowledge import LAG
 from augury.learning import Learning
 from augury.levels import Disk, divide_memory, open_cache, open_tiers
 from augury.metrics import EpochStats, Stats
+from augury.owned import Owned
 from augury.samplers.shuffle import InOrder
 from augury.schedule import Schedule
 from augury.sources import open_source
@@ -140,7 +139,7 @@ class Loader:
             refuse_with_cache(ram=ram, disk=disk, recipe=recipe, trace=trace)
         self._given_place = rank, world_size
         self._tensors = _wants_tensors(output)
-        self._owned = _Owned()
+        self._owned = Owned()
         self._finalizer = weakref.finalize(self, self._owned.close)
         try:
             self.source = self._owned.keep(open_source(data, labels), unless=data)
@@ -415,38 +414,6 @@ class _Running:
         self.delivered = next[0]
         self.iterator = 0
         """Which iterator takes from it: the one that was made last."""
-
-
-class _Owned:
-    """What must be closed with the loader, in the order of use. Does not refer to the loader itself."""
-
-    def __init__(self) -> None:
-        self.staging: Staging | None = None
-        self._parts: list[Any] = []
-        self._pid = os.getpid()
-
-    def keep(self, part: Any, unless: Any = None) -> Any:
-        """Close `part` later, unless it is the user's own."""
-        if part is not unless:
-            self._parts.append(part)
-        return part
-
-    def close(self) -> None:
-        if os.getpid() != self._pid:  # a forked child has copies of our parts, but not the threads
-            return
-        if threading.current_thread().name.startswith("augury-"):
-            # The garbage collector found the loader in one of its own threads, which cannot wait for itself.
-            threading.Thread(target=self._close).start()
-        else:
-            self._close()
-
-    def _close(self) -> None:
-        with contextlib.ExitStack() as parts:  # closes all, also where one fails
-            for part in self._parts:
-                parts.callback(part.close)
-            if self.staging is not None:
-                parts.callback(self.staging.close)
-        self._parts.clear()
 
 
 def _begin_epoch(learning: Learning, recorder: Recorder | None, epoch: int, order: Ids) -> None:
