@@ -1,6 +1,6 @@
 """Accuracy over time: does SHADE train as well as LRU with shuffling, from a slow store and a small cache, and faster?
 
-    python bench/shade_training.py --data DIR [--quick] [--epochs 12] [--seed 0] [--json FILE] [--plot FILE]
+    python bench/shade_training.py --data DIR [--quick] [--epochs 16] [--seed 0] [--json FILE] [--plot FILE]
 
 CIFAR-10 (the packed files that _cifar.py describes), a small net in the shape of AlexNet on one core, and an emulated
 store whose bandwidth is set, after the compute of an epoch was measured, so that an epoch without a cache takes four
@@ -37,7 +37,7 @@ from augury.samplers.importance import PADS
 from augury.scorers.loss import LossRank
 
 CACHES, RECIPES = (0.1, 0.25), ("lru", "shade")
-BATCH, AHEAD, EPOCHS = 128, 8, 12
+BATCH, AHEAD, EPOCHS = 128, 8, 16
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 5e-4
 SLOWER = 4.0
 """An epoch without a cache takes so many times its compute."""
@@ -50,7 +50,7 @@ SOONER, WORSE, OVERHEAD, THROUGHPUT = 0.5, 0.01, 0.02, 1e6
 LEARNING = {
     "feedback, in the training thread": [(augury.Loader, "feedback")],
     "scoring, in the scorer's thread": [(Feedback, "_score")],
-    "learning scores": [(Feedback, "_apply")],
+    "learning scores": [(Feedback, "settle")],
     "drawing, arranging, choosing whom to prefetch": [
         (PADS, "draw"),
         (PADS, "arrange"),

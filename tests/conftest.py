@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+settings.register_profile("augury", deadline=None)  # a busy machine is no fault
+settings.load_profile("augury")
 
 
 @pytest.fixture(autouse=True)

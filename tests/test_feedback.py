@@ -92,12 +92,12 @@ def test_the_helper_gives_one_loss_per_sample():
         (([0.5, 2], [0.1, 0.2]), "whole numbers"),
         ((None, [0.1, 0.2]), "of which samples"),
         (([0, 1], None), "give losses="),
-        (([0, 1], "ab"), "not an array of numbers"),
+        (([0, 1], "ab"), "cannot be read as an array of numbers"),
         (([0, 1], [0.1, 0.2], np.zeros((2, 3)), [0, 1]), "not both"),
         (([0, 1], None, np.zeros((2, 3))), "go together"),
         (([0, 1], None, np.zeros(2), [0, 1]), r"\(2, classes\)"),
         (([0, 1], None, np.zeros((3, 3)), [0, 1]), r"\(2, classes\)"),
-        (([0, 1], None, np.zeros((2, 3)), [0, 1, 2]), "3 labels and 2 rows"),
+        (([0, 1], None, np.zeros((2, 3)), [0, 1, 2]), "one class per id"),
         (([0, 1], None, np.zeros((2, 3)), [0, 3]), "there are 3 classes"),
     ],
 )
@@ -110,13 +110,44 @@ def test_what_cannot_be_used_is_refused_counted_and_changes_nothing(feedback, re
 
 def test_values_that_must_be_waited_for_are_refused_at_the_next_call(feedback):
     """Logits are looked at by the scorer's thread, like anything on a device."""
-    feedback.report([0, 1], logits=np.array([[np.nan, 1], [1, 2]]), labels=[0, 1])
+    feedback.report([0, 1], logits=np.array([[-np.inf, 1], [1, 2]]), labels=[0, 1])
     feedback.wait()
-    with pytest.raises(BadFeedback, match="loss of sample 0 is nan"):
-        feedback.request()
-    feedback.report([0], [0.5])  # and goes on
-    assert scores_after(feedback)[0] == 0.5
-    assert feedback.counts.dropped == 1
+    feedback.request()  # training itself goes on
+    with pytest.raises(BadFeedback, match="loss of sample 0 is inf"):
+        feedback.report([3], [0.5])
+    feedback.report([4], [0.5])
+    assert scores_after(feedback)[[0, 3, 4]].tolist() == [UNTOLD, 0.5, 0.5]
+    assert feedback.counts == augury.metrics.FeedbackCounts(reports=2, samples=2, dropped=1)
+
+
+def test_a_scorer_that_fails_is_told_of_and_training_goes_on():
+    class Broken(RawLoss):
+        def score(self, ids, losses):
+            if ids[0] == 13:
+                raise ZeroDivisionError("thirteen")
+            return super().score(ids, losses)
+
+    feedback = Feedback(Broken(), Knowledge.none(20), lambda ids, scores: None, lag=1)
+    feedback.report([13], [1.0])
+    feedback.wait()
+    with pytest.raises(BadFeedback, match="ZeroDivisionError: thirteen"):
+        feedback.report([2], [1.5])
+    assert scores_after(feedback)[[2, 13]].tolist() == [1.5, UNTOLD]
+    feedback.close()
+    feedback.wait()  # nobody waits for a thread that has ended
+
+
+@pytest.mark.filterwarnings("error")
+def test_odd_values_warn_nobody(feedback):
+    for values in ([1e300, 0.1], [[1j], [0]], [torch.ones(1, requires_grad=True)] * 2, torch.ones(2, device="meta")):
+        with pytest.raises(BadFeedback):
+            feedback.report([0, 1], values)
+    with pytest.raises(BadFeedback, match="classes"):
+        feedback.report([], logits=np.empty((0, 0)), labels=[])
+    with pytest.raises(BadFeedback, match="whole numbers"):
+        feedback.report([0], logits=[[0.1, 0.2]], labels=[0.5])
+    feedback.report([], [])
+    assert feedback.counts.dropped == 6
 
 
 @pytest.mark.parametrize("accuracy", [float("nan"), "high", None, [0.1, 0.2]])

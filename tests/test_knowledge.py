@@ -21,13 +21,11 @@ from augury.scorers.loss import LossRank
 def trained(samples=20):
     """Something of everything."""
     known = Knowledge.none(samples)
-    known.begin_epoch(0)
     known.learn(as_ids([3, 5, 3]), np.array([2.5, 4.25, 1.1], np.float32))
-    known.add_losses(3.0, 4)
-    known.visit(as_ids([1, 2, 3]))
-    known.begin_epoch(1)
-    known.visit(as_ids([3, 4]))
-    known.add_losses(0.1, 3)
+    known.add_losses(0, 3.0, 4)
+    known.visit(as_ids([1, 2, 3]), 0)
+    known.visit(as_ids([3, 4]), 1)
+    known.add_losses(1, 0.1, 3)
     known.accuracies.append(0.7)
     return known
 
@@ -36,7 +34,7 @@ def same(one, other):
     assert np.array_equal(one.scores, other.scores)
     assert np.array_equal(one.seen, other.seen)
     assert (one.scores.dtype, one.seen.dtype) == (other.scores.dtype, other.seen.dtype)
-    for name in ("told", "losses", "accuracies", "running", "epoch"):
+    for name in ("told", "losses", "accuracies"):
         assert getattr(one, name) == getattr(other, name), name
 
 
@@ -46,7 +44,7 @@ def test_before_training_nothing_is_known():
     assert known.seen.tolist() == [-1] * 4
     assert (known.scores.dtype, known.seen.dtype) == (np.float32, np.int32)
     assert not known.told
-    assert (known.losses, known.accuracies, known.epoch) == ([], [], 0)
+    assert (known.loss_curve(), known.accuracies) == ([], [])
 
 
 def test_a_sample_of_which_nothing_was_told_scores_below_any_ranked_one():
@@ -64,36 +62,44 @@ def test_scores_are_learned_and_the_last_of_an_id_holds():
     assert known.told
 
 
-def test_visits_belong_to_the_epoch_drawn_last():
+def test_the_last_visit_of_each_is_known():
     known = Knowledge.none(4)
-    known.begin_epoch(3)
-    known.visit(as_ids([0, 1, 1]))
-    known.begin_epoch(4)
-    known.visit(as_ids([1]))
+    known.visit(as_ids([0, 1, 1]), 3)
+    known.visit(as_ids([1]), 4)
     assert known.seen.tolist() == [3, 4, -1, -1]
 
 
 def test_the_loss_curve_has_one_point_per_epoch_that_told_any():
     known = Knowledge.none(1)
-    known.begin_epoch(0)
-    assert known.losses == []
-    known.add_losses(6.0, 2)
-    known.add_losses(3.0, 1)
-    known.begin_epoch(1)
-    assert known.losses == [3.0]
-    known.begin_epoch(2)  # nothing was told in 1
-    assert known.losses == [3.0]
-    known.add_losses(1.0, 4)
-    known.begin_epoch(3)
-    assert known.losses == [3.0, 0.25]
-    assert known.running == (0.0, 0)
+    known.add_losses(0, 6.0, 2)
+    known.add_losses(0, 3.0, 1)
+    assert known.loss_curve() == [3.0]
+    known.add_losses(2, 1.0, 4)  # nothing was told in 1
+    assert known.loss_curve() == [3.0, 0.25]
+    known.add_losses(0, 3.0, 1)  # late
+    assert known.loss_curve() == [3.0, 0.25]
+    known.add_losses(1, 5.0, 1)  # later still: by epoch, not by when it was told
+    assert known.loss_curve() == [3.0, 5.0, 0.25]
 
 
-def test_a_loss_of_zero_is_a_point_of_the_curve():
+def test_a_loss_of_zero_is_a_point_of_the_curve_and_a_report_of_nothing_is_none():
     known = Knowledge.none(1)
-    known.add_losses(0.0, 5)
-    known.begin_epoch(1)
-    assert known.losses == [0.0]
+    known.add_losses(0, 0.0, 5)
+    assert known.loss_curve() == [0.0]
+    known.add_losses(1, 0.0, 0)
+    assert known.loss_curve() == [0.0]
+
+
+def test_a_copy_changes_alone():
+    known = trained()
+    other = known.copy()
+    same(known, other)
+    other.learn(as_ids([0]), np.array([9], np.float32))
+    other.visit(as_ids([0]), 7)
+    other.add_losses(0, 1.0, 1)
+    other.add_losses(5, 1.0, 1)
+    other.accuracies.append(0.1)
+    same(known, trained())
 
 
 def test_a_subset_sees_its_own_positions():
@@ -101,7 +107,7 @@ def test_a_subset_sees_its_own_positions():
     view = known.of(as_ids([5, 3, 0]))
     assert view.scores.tolist() == pytest.approx([4.25, 1.1, 1.0])
     assert view.seen.tolist() == [-1, 1, -1]
-    for name in ("told", "losses", "accuracies", "epoch"):
+    for name in ("told", "losses", "accuracies"):
         assert getattr(view, name) == getattr(known, name)
     view.scores[:] = 0
     view.seen[:] = 99
@@ -130,16 +136,15 @@ def test_the_state_is_a_copy_and_what_is_restored_can_go_on():
     known = trained()
     state = known.state_dict()
     known.learn(as_ids([0]), np.array([9], np.float32))
+    known.add_losses(1, 2.0, 1)
     known.accuracies.append(0.9)
-    known.begin_epoch(2)
     restored = Knowledge.from_state(state, 20)
     same(restored, trained())
     restored.learn(as_ids([0]), np.array([9], np.float32))
-    restored.visit(as_ids([0]))
+    restored.add_losses(1, 2.0, 1)
     restored.accuracies.append(0.9)
-    restored.begin_epoch(2)
-    assert restored.losses == known.losses
-    assert restored.scores[0] == 9
+    same(restored, known)
+    restored.visit(as_ids([0]), 2)
     same(Knowledge.from_state(state, 20), trained())
 
 
@@ -177,7 +182,7 @@ def test_a_damaged_array_is_an_error_that_says_so(name, damage):
         Knowledge.from_state(state, 20)
 
 
-@pytest.mark.parametrize("name", ["scores", "seen", "losses", "accuracies", "running", "told", "epoch"])
+@pytest.mark.parametrize("name", ["scores", "seen", "losses", "accuracies", "told"])
 def test_a_state_that_lacks_something_is_an_error_that_says_so(name):
     state = trained().state_dict()
     del state[name]
@@ -186,11 +191,19 @@ def test_a_state_that_lacks_something_is_an_error_that_says_so(name):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"running": [1.0]}, {"running": None}, {"losses": ["much"]}, {"accuracies": 3}, {"epoch": "last"}]
+    "wrong", [{"losses": [[1, 2.0]]}, {"losses": None}, {"losses": [["much", 1, 1]]}, {"accuracies": 3}]
 )
 def test_a_state_with_something_else_in_it_is_an_error_that_says_so(wrong):
     with pytest.raises(ConfigError):
         Knowledge.from_state(trained().state_dict() | wrong, 20)
+
+
+@pytest.mark.parametrize("score", [-1.0, np.nan, np.inf])
+def test_scores_that_no_scorer_gives_are_refused(score):
+    known = trained()
+    known.scores[3] = score
+    with pytest.raises(ConfigError, match="damaged"):
+        Knowledge.from_state(known.state_dict(), 20)
 
 
 @given(hnp.arrays(np.int64, st.integers(0, 50)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+import time
 import warnings
 
 import numpy as np
@@ -12,8 +14,8 @@ import pytest
 import torch
 
 import augury
-from augury.errors import AuguryWarning, ConfigError
-from augury.knowledge import UNTOLD, unpack
+from augury.errors import AuguryWarning, Closed, ConfigError
+from augury.knowledge import UNTOLD, pack, unpack
 from augury.recipes import RECIPES
 from augury.sim.fields import Synthetic
 from augury.sim.replay import replay
@@ -141,8 +143,6 @@ def test_states_that_do_not_fit_are_refused():
         state = loader.state_dict()
         with pytest.raises(ConfigError, match="holds no scores"):
             loader.load_state_dict({key: value for key, value in state.items() if key != "learned"})
-        with pytest.raises(ConfigError, match="damaged"):
-            loader.load_state_dict(state | {"learned": state["learned"] | {"scores": "zzz"}})
 
 
 def test_an_epoch_that_is_left_midway_is_followed_by_the_next():
@@ -315,3 +315,84 @@ def test_ranks_without_a_process_group_keep_to_themselves():
             epoch_of(loader, 1, 3)
             scores.append(unpack(loader.state_dict()["learned"]["scores"], np.float32))
     assert ((scores[0] == UNTOLD) & (scores[1] != UNTOLD)).any()
+
+
+def test_a_state_is_the_same_however_far_ahead_is_read():
+    states = []
+    for window, pause in ((2, 0.0), (12, 0.05)):
+        options = {"ram": 200 * WIDTH + window * BATCH * WIDTH, "readahead": window * BATCH * WIDTH}
+        with learner(**options) as loader:
+            for epoch, stop in ((0, None), (1, 55)):
+                epoch_of(loader, epoch, stop)
+                time.sleep(pause)
+            states.append(loader.state_dict())
+            taken = np.concatenate([ids for _, _, ids in itertools.islice(loader, 1)])
+            assert len(taken) == BATCH
+    assert states[0] == states[1]
+    assert (unpack(states[0]["learned"]["scores"], np.float32) != UNTOLD).all()  # of every sample something was told
+
+
+def test_saving_changes_nothing_and_loading_brings_all_back():
+    with learner() as loader:
+        epoch_of(loader, 0)
+        epoch_of(loader, 1, 20)
+        state = loader.state_dict()
+        assert loader.state_dict() == state
+        rest = unpack(state["learned"]["order"], np.int64)
+        loader.set_epoch(0)
+        assert loader.state_dict()["learned"]["order"] is None  # it is no longer in that order
+    with learner() as loader:
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        iter(loader)
+        assert loader.state_dict() == state
+        assert np.array_equal(epoch_of(loader, 1), rest)
+        loader.load_state_dict(state)  # back in time
+        assert loader.state_dict() == state
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"order": pack(np.array([-1] * 680))},
+        {"order": pack(np.array([SAMPLES] * 680))},
+        {"scores": pack(np.full(SAMPLES, np.nan, np.float32))},
+        {"scores": pack(np.ones(5, np.float32))},
+        {"scores": "?"},
+        {"losses": 3},
+        {"fresh": pack(np.array([-5]))},
+    ],
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(change):
+    with learner() as loader:
+        epoch_of(loader, 0)
+        epoch_of(loader, 1, 20)
+        state = loader.state_dict()
+        with pytest.raises(ConfigError, match=r"damaged|scores of 5 samples"):
+            loader.load_state_dict(state | {"learned": state["learned"] | change})
+        with pytest.raises(ConfigError, match="does not exist"):
+            loader.load_state_dict(state | {"offset": 10**9})
+        assert loader.state_dict() == state
+
+
+def test_a_closed_loader_still_tells_its_state():
+    with learner() as loader:
+        epoch_of(loader, 0, 5)
+        state = loader.state_dict()
+    assert loader.state_dict() == state
+    with pytest.raises(Closed):
+        loader.load_state_dict(state)
+
+
+def test_without_ranks_nothing_is_kept_for_them():
+    with learner(epochs=2) as loader:
+        for epoch in range(2):
+            epoch_of(loader, epoch)
+        assert len(unpack(loader.state_dict()["learned"]["fresh"], np.int64)) == 0
+
+
+def test_a_loader_that_may_not_change_the_cache_draws_all():
+    for recipe in LEARNING:
+        with learner(recipe, admit=False) as loader:
+            visited = np.concatenate([ids for _, _, ids in loader])
+            assert np.array_equal(np.sort(visited), np.arange(SAMPLES))

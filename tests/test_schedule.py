@@ -16,7 +16,7 @@ from augury.knowledge import Knowledge
 from augury.policies.shade import APP
 from augury.recipes import find
 from augury.samplers.importance import PADS, PaperPADS, Weighted
-from augury.samplers.ranks import share
+from augury.samplers.ranks import share, share_size
 from augury.samplers.shuffle import InOrder, Shuffle
 from augury.schedule import Schedule
 from augury.sim.replay import _Cache
@@ -49,8 +49,9 @@ class Cache:
 
 
 def schedule(make, samples, batch=4, rank=0, world=1, subset=None, seed=1, **options):
-    count = samples if subset is None else len(subset)
-    return Schedule(make(count, seed, rank, world), batch, Place(rank, world), count, subset, **options)
+    total = samples if subset is None else len(subset)
+    count = share_size(total, batch, rank, world, options.get("drop_last", False))
+    return Schedule(make(total, seed, rank, world, count), batch, Place(rank, world), total, subset, **options)
 
 
 def told(samples, **rest):
@@ -159,12 +160,6 @@ class TestForeseeable:
             expected[work.ids] = work.epoch
             assert known.seen.tolist() == expected.tolist()
 
-    def test_a_recipe_that_learns_has_a_loss_curve(self):
-        known = told(10)
-        for work in schedule(Shuffle, 10, 5, epochs=3).walk(0, 0, Cache(10), known, True):
-            known.add_losses(float(work.epoch), 1)
-        assert known.losses == [0.0, 1.0]
-
     def test_each_epoch_is_announced_before_its_first_batch(self):
         begun = []
         work = schedule(Shuffle, 10, epochs=6).walk(
@@ -182,7 +177,7 @@ class TestUnasked:
         cache = Cache(12, wants=[[5, 3, 9, 1, 2], [], [7]])
         begun = []
         plan = schedule(make, 12, 4, epochs=3)
-        work = walk(plan, told(12), cache, begin=lambda epoch, order: begun.append(epoch))
+        work = walk(plan, told(12), cache, plan=True, begin=lambda epoch, order: begun.append(epoch))
         assert [(w.epoch, w.asked) for w in work] == [
             *[(0, False)] * 2,
             *[(0, True)] * 3,
@@ -196,9 +191,12 @@ class TestUnasked:
 
     def test_what_is_read_unasked_is_not_visited(self):
         known = told(12)
-        work = schedule(PADS, 12, 4, epochs=1).walk(0, 0, Cache(12, wants=[[5, 3]]), known)
+        work = schedule(PADS, 12, 4, epochs=1).walk(0, 0, Cache(12, wants=[[5, 3]]), known, True)
         assert not next(work).asked
         assert (known.seen == -1).all()
+
+    def test_a_recipe_that_does_not_plan_reads_nothing_unasked(self):
+        assert all(w.asked for w in walk(schedule(PADS, 12, epochs=2), told(12), Cache(12, wants=[[5], [3]])))
 
     def test_the_order_is_arranged_with_what_was_read_unasked_in_view(self):
         known = told(40, seen=np.full(40, 0, np.int32))
@@ -284,7 +282,6 @@ class TestImportance:
         known = told(30)
         expected = known.seen.copy()
         for work in schedule(make, 30, 4, epochs=4).walk(2, 0, Cache(30), known):
-            assert known.epoch == work.epoch
             expected[work.ids] = work.epoch
             assert np.array_equal(known.seen, expected)
         assert (known.seen >= 2).any()
@@ -318,24 +315,22 @@ class TestImportance:
         assert final == orders[2]
 
     def test_an_epoch_is_drawn_when_the_last_one_is_over(self, make):
-        """Then it knows all that was told by then; and each begins one point of the loss curve."""
+        """Then it knows all that was told by then."""
         known = told(20)
         for work in schedule(make, 20, 5, epochs=4).walk(0, 0, Cache(20), known):
-            known.add_losses(float(work.epoch), 1)
             if work.ends_epoch:
                 known.scores[:] = 0
                 known.scores[work.epoch + 1] = 1
                 known.seen[:] = work.epoch
             elif work.epoch:
                 assert set(work.ids.tolist()) == {work.epoch}
-        assert known.losses == [0.0, 1.0, 2.0]
 
 
 class TestRest:
     """An epoch that was interrupted: its order is known, and is not drawn again."""
 
     def run(self, make=PADS, **options):
-        cache, known = Cache(20, wants=[[19]]), told(20, epoch=3)
+        cache, known = Cache(20, wants=[[19]]), told(20)
         begun = []
         plan = schedule(make, 20, 4, epochs=5)
         rest = as_ids([5, 5, 1, 0, 2, 9, 9])
@@ -353,32 +348,18 @@ class TestRest:
         assert np.array_equal(begun[1][1], order_of(work, 4))
 
     def test_nothing_is_read_unasked_for_it_but_for_the_next(self):
-        _, work, _, _, _ = self.run()
+        _, work, _, _, _ = self.run(plan=True)
         assert [(w.epoch, w.ids.tolist()) for w in work if not w.asked] == [(4, [19])]
 
     def test_it_is_planned_and_visited(self):
         rest, _, cache, known, _ = self.run(plan=True)
         assert cache.plans[0] == rest.tolist()
-        assert set(np.flatnonzero(known.seen >= 3).tolist()) >= set(rest.tolist())
-
-    def test_it_is_no_point_of_the_loss_curve(self):
-        known = told(20, epoch=3, running=(4.0, 2))
-        work = schedule(PADS, 20, 4, epochs=5).walk(3, 16, Cache(20), known, rest=as_ids([1, 2, 3, 4]))
-        next(work)
-        assert (known.losses, known.running, known.epoch) == ([], (4.0, 2), 3)
-        next(work)
-        assert (known.losses, known.epoch) == ([2.0], 4)
+        assert (known.seen[rest] >= 3).all()
 
     def test_ids_of_a_subset_are_not_mapped_again(self):
         subset = np.arange(10, 30)
         work = walk(schedule(PADS, 40, 4, subset=subset, epochs=1), told(40), offset=16, rest=as_ids([12, 29, 11, 10]))
         assert order_of(work).tolist() == [12, 29, 11, 10]
-
-    @pytest.mark.parametrize(("length", "expected"), [(3, 7), (7, 7), (9, 7)])
-    def test_a_rest_of_another_length_is_brought_to_what_all_ranks_have(self, length, expected):
-        work = walk(schedule(PADS, 20, 4, epochs=1), told(20), offset=13, rest=np.arange(length))
-        assert len(order_of(work)) == expected
-        assert set(order_of(work).tolist()) == set(range(min(length, expected)))
 
 
 def test_what_is_due_in_a_subset_is_not_pushed_out_by_repeats():
@@ -398,7 +379,8 @@ def test_nobody_is_left_out_for_long_by_any_number_of_ranks(samples, batch, worl
     only = (np.arange(samples) == samples // 2).astype(np.float32)  # all other draws are for exploring
     walks = []
     for rank in range(world):
-        plan = Schedule(PADS(samples, seed, rank, world, explore=explore), batch, Place(rank, world), samples)
+        count = share_size(samples, batch, rank, world)
+        plan = Schedule(PADS(samples, seed, rank, world, count, explore=explore), batch, Place(rank, world), samples)
         cache = Cache(samples, held=tuple(rng.integers(0, samples, samples // 2).tolist()))
         walks.append(plan.walk(0, 0, cache, known[rank]))
     last = np.full(samples, -1)

@@ -18,6 +18,12 @@ def check_positive(**numbers: int) -> None:
             raise ConfigError(f"{name}={number!r}: give a whole number from 1 on")
 
 
+def check_seed(seed: int) -> None:
+    """What Philox takes as a key."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise ConfigError(f"seed={seed!r}: give a number from 0 to 2^63 - 1")
+
+
 def check_callable(**functions: Any) -> None:
     """Functions, or nothing."""
     for name, function in functions.items():

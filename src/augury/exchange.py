@@ -15,25 +15,31 @@ from augury.feedback import Exchange
 from augury.ids import Ids, Scores
 
 
-def open_exchange(world_size: int) -> Exchange | None:
-    """How these ranks tell each other their scores; None where they cannot. All ranks must call it."""
+def open_exchange(world_size: int, before: Exchange | None = None) -> Exchange | None:
+    """How these ranks tell each other their scores; None where they cannot. All ranks must call it.
+
+    `before` is what it gave the last time: it is kept as long as the process group is the same.
+    """
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     if world_size == 1 or distributed.get_world_size() != world_size:
         return None
+    world = distributed.group.WORLD
+    if isinstance(before, _Collective) and before.world is world:
+        return before
     # Scores lie in host memory: a group of our own, unless the default one handles that already.
     on_host = distributed.get_backend() == "gloo"
     group = None if on_host else distributed.new_group(backend="gloo")
-    return _Collective(distributed, group)
+    return _Collective(distributed, group, world)
 
 
 class _Collective:
     """Everybody's scores, by rank."""
 
-    def __init__(self, distributed: Any, group: Any) -> None:
-        self._distributed, self._group = distributed, group
+    def __init__(self, distributed: Any, group: Any, world: Any) -> None:
+        self._distributed, self._group, self.world = distributed, group, world
 
     def __call__(self, ids: Ids, scores: Scores) -> list[tuple[Ids, Scores]]:
         counts = [int(count[0]) for count in self._gather(np.array([len(ids)], np.int64))]

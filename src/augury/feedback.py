@@ -1,7 +1,8 @@
 """Feedback: reports of the training thread, scored in a thread of its own, taking effect at a fixed decision.
 
 What is told between two requests for a batch is one round. A round takes effect before one certain decision, never
-earlier or later, so that the same seed gives the same run however fast training, scoring and reading are:
+earlier or later, so that the same seed gives the same run however fast training, scoring and reading are. A loop that
+reports each batch before it asks for the next one has
 
     feedback of batch k  ->  before decision k + lag        (`augury replay --lag` does the same)
 
@@ -11,32 +12,47 @@ wait for its requests, not for its reports. How losses become scores is in score
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from augury.errors import BadFeedback
-from augury.ids import Ids, Scores
+from augury.ids import NONE, Ids, Scores
 from augury.knowledge import Knowledge
 from augury.metrics import FeedbackCounts
-from augury.reports import Report, read_report
+from augury.reports import Report, check_accuracy, read_report
 from augury.scorers import Scorer
+
+NO_SCORES: Scores = np.empty(0, np.float32)
 
 
 class Scored(NamedTuple):
     """What one report, or one word about accuracy, amounts to."""
 
+    epoch: int
+    """Of training, when it was told."""
     ids: Ids
     scores: Scores
-    loss_sum: float = 0.0
+    losses: tuple[float, int] = (0.0, 0)
+    """Their sum and number."""
     accuracy: float | None = None
-    exchanged: bool = False
-    """It comes from any rank, and so do the visits."""
+    visits: bool = False
+    """It comes from all ranks: so do visits that this one has not seen."""
+
+    def teach(self, known: Knowledge) -> None:
+        """Let it be known."""
+        if self.accuracy is not None:
+            known.accuracies.append(self.accuracy)
+        known.add_losses(self.epoch, *self.losses)
+        if self.visits:
+            known.visit(self.ids, self.epoch)
+        known.learn(self.ids, self.scores)
 
 
 Exchange: TypeAlias = Callable[[Ids, Scores], Sequence[tuple[Ids, Scores]]]
@@ -45,16 +61,17 @@ Exchange: TypeAlias = Callable[[Ids, Scores], Sequence[tuple[Ids, Scores]]]
 
 @dataclass
 class _Mark:
-    """Training asks for a batch: what was told before is complete."""
+    """Training asks for a batch: what was told before is a round."""
 
     round: int
 
 
 @dataclass
-class _Others:
-    """Scores of all ranks, to be learned with the next round."""
+class _Pause:
+    """Somebody waits until what was told before is scored; perhaps so that it be a round at once."""
 
-    scores: list[Scored]
+    ends_round: bool
+    reached: threading.Event = field(default_factory=threading.Event)
 
 
 class Feedback:
@@ -62,21 +79,24 @@ class Feedback:
 
     def __init__(self, scorer: Scorer, known: Knowledge, learn: Callable[[Ids, Scores], None], lag: int) -> None:
         self.known, self.lag = known, lag
-        self._told = FeedbackCounts()
-        """Counted by the training thread."""
-        self._late = FeedbackCounts()
-        """What the scorer's thread found wrong: told, and then dropped."""
+        self.epoch = 0
+        """Where training is."""
+        self.wake: Callable[[], None] = nobody
+        """Called when more is scored, in the scorer's thread."""
+        self.shares = False
+        """Whether what is scored here is kept for the other ranks."""
+        self._told, self._late = FeedbackCounts(), FeedbackCounts()
+        """Counted by the training thread; and, below zero, what the scorer's thread had to drop later."""
         self._scorer, self._learn = scorer, learn
-        self._queue: queue.SimpleQueue[Report | float | _Mark | _Others | threading.Event | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Report] | Scored | _Mark | _Pause | None] = queue.SimpleQueue()
         self._round: list[Scored] = []
         self._rounds: deque[list[Scored]] = deque()
+        self._settling = threading.Lock()
         self._requested = self._scored = self._settled = 0
         """Rounds that training has ended, that are scored, and that have taken effect."""
         self._fresh: list[Scored] = []
         """Scored here since the last exchange with other ranks."""
         self._error: BadFeedback | None = None
-        self.wake: Callable[[], None] = lambda: None
-        """Called when more is scored, in the scorer's thread."""
         self._thread = threading.Thread(target=self._run, name="augury-scorer", daemon=True)
         self._thread.start()
 
@@ -86,64 +106,81 @@ class Feedback:
         return self._told + self._late
 
     def report(self, ids: Any, losses: Any = None, logits: Any = None, labels: Any = None) -> None:
-        """Take a minibatch's evidence. Does not wait; BadFeedback, now or at the next call, where it cannot be used."""
-        self._raise_late_error()
-        try:
+        """Take a minibatch's evidence. Does not wait; BadFeedback where it cannot be used: at once, or at the next call
+        where its values have to be waited for."""
+        with self._counting_refusals():
             report = read_report(ids, losses, logits, labels, len(self.known.scores))
-        except BadFeedback:
-            self._told.dropped += 1
-            raise
         self._told.reports += 1
         self._told.samples += len(report.ids)
-        self._queue.put(report)
+        self._queue.put((self.epoch, report))
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
-    def report_accuracy(self, accuracy: float) -> None:
+    def report_accuracy(self, accuracy: Any) -> None:
         """The model's accuracy on held-out data."""
-        self._queue.put(_check_accuracy(accuracy))
+        with self._counting_refusals():
+            value = check_accuracy(accuracy)
+        self._queue.put(Scored(self.epoch, NONE, NO_SCORES, accuracy=value))
 
     def request(self) -> None:
         """Training asks for its next batch: whatever it has told so far is one round."""
-        self._raise_late_error()
         self._requested += 1
         self._queue.put(_Mark(self._requested))
 
     def ready(self, decision: int) -> bool:
         """Whether all that must take effect before a decision is scored. Decisions are counted from 0."""
-        return self._scored >= decision - self.lag + 2
+        return self._scored >= self._due(decision)
 
     def settle(self, decision: int) -> bool:
         """Let take effect what must before a decision; False if it is not there yet."""
-        due = decision - self.lag + 2
-        if self._scored < due:
+        if not self.ready(decision):
             return False
-        while self._settled < due:
-            self._apply(self._rounds.popleft())
+        while self._settled < self._due(decision):
+            self._apply_next()
             self._settled += 1
         return True
 
     def restart(self) -> None:
         """Begin to count requests and decisions anew; all that was told takes effect. Nobody may be deciding."""
-        self.wait()
+        self.wait(end_round=True)
         while self._rounds:
-            self._apply(self._rounds.popleft())
-        self._apply(self._round)
-        self._round = []
+            self._apply_next()
         self._requested = self._scored = self._settled = 0
 
-    def exchange(self, with_all: Exchange) -> None:
+    def exchange(self, with_all: Exchange) -> list[Ids]:
         """Give what was scored here since the last time to all ranks, and learn theirs with the round that training
-        is ending. All ranks must come here at the same request."""
+        is ending. All ranks must come here at the same request. Returns whom each has scored."""
         self.wait()
         fresh, self._fresh = self._fresh, []
-        ids = np.concatenate([np.empty(0, np.int64), *(one.ids for one in fresh)])
-        scores = np.concatenate([np.empty(0, np.float32), *(one.scores for one in fresh)])
-        self._queue.put(_Others([Scored(*pair, exchanged=True) for pair in with_all(ids, scores)]))
+        told = with_all(*together((one.ids, one.scores) for one in fresh))
+        for ids, scores in told:
+            self._queue.put(Scored(self.epoch, ids, scores, visits=True))
+        return [ids for ids, _ in told]
 
-    def wait(self) -> None:
+    def snapshot(self) -> tuple[Knowledge, Ids]:
+        """All that was told until now, whether it has taken effect or not; and who is fresh to the other ranks."""
+        self.wait()
+        with self._settling:
+            known = self.known.copy()
+            for scored in (*self._rounds, self._round):
+                for one in scored:
+                    one.teach(known)
+        return known, np.concatenate([NONE, *(one.ids for one in self._fresh)])
+
+    def replace(self, known: Knowledge, fresh: Ids) -> None:
+        """Know this instead. Nobody may be deciding."""
+        self.restart()
+        self.known = known
+        self._fresh = [Scored(self.epoch, fresh, known.scores[fresh])]
+
+    def wait(self, end_round: bool = False) -> None:
         """Until all that was told is scored."""
-        done = threading.Event()
-        self._queue.put(done)
-        done.wait()
+        pause = _Pause(end_round)
+        self._queue.put(pause)
+        while not pause.reached.wait(0.1):
+            if not self._thread.is_alive():  # closed: what was told before that is scored
+                return
 
     def close(self) -> None:
         """End the thread."""
@@ -151,60 +188,70 @@ class Feedback:
         if self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _apply(self, scored: list[Scored]) -> None:
-        for one in scored:
-            if one.accuracy is not None:
-                self.known.accuracies.append(one.accuracy)
-            if one.exchanged:
-                self.known.visit(one.ids)
-            else:
-                self.known.add_losses(one.loss_sum, len(one.ids))
-            if len(one.ids):
-                self.known.learn(one.ids, one.scores)
-                self._learn(one.ids, one.scores)
+    def _due(self, decision: int) -> int:
+        """The round that takes effect before a decision: feedback of batch k is in round k + 2, which ends with the
+        request for batch k + 1."""
+        return decision - self.lag + 2
+
+    def _apply_next(self) -> None:
+        with self._settling:
+            for one in self._rounds.popleft():
+                one.teach(self.known)
+                if len(one.ids):
+                    self._learn(one.ids, one.scores)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            if isinstance(item, Report):
-                self._score(item)
+            if isinstance(item, Scored):
+                self._round.append(item)
             elif isinstance(item, _Mark):
-                self._rounds.append(self._round)
-                self._round = []
+                self._end_round()
                 self._scored = item.round
                 self.wake()
-            elif isinstance(item, _Others):
-                self._round.extend(item.scores)
-            elif isinstance(item, threading.Event):
-                item.set()
+            elif isinstance(item, _Pause):
+                if item.ends_round:
+                    self._end_round()
+                item.reached.set()
             else:
-                self._round.append(Scored(np.empty(0, np.int64), np.empty(0, np.float32), accuracy=item))
+                self._score(*item)
 
-    def _score(self, report: Report) -> None:
+    def _end_round(self) -> None:
+        self._rounds.append(self._round)
+        self._round = []
+
+    def _score(self, epoch: int, report: Report) -> None:
         try:
             losses = report.losses()
-            scored = Scored(report.ids, self._scorer.score(report.ids, losses), float(losses.sum()))
-        except BadFeedback as error:
-            self._late.reports -= 1
-            self._late.samples -= len(report.ids)
-            self._late.dropped += 1
-            self._error = error
+            scores = self._scorer.score(report.ids, losses)
+        except Exception as error:  # a scorer that dies would leave training waiting for ever
+            self._late += FeedbackCounts(-1, -len(report.ids), 1)
+            self._error = error if isinstance(error, BadFeedback) else _refusal(error)
             return
+        scored = Scored(epoch, report.ids, scores, (float(losses.sum()), len(losses)))
         self._round.append(scored)
-        self._fresh.append(scored)
+        if self.shares:
+            self._fresh.append(scored)
 
-    def _raise_late_error(self) -> None:
-        """Values on a device were found wrong only after `report` had returned."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+    @contextlib.contextmanager
+    def _counting_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except BadFeedback:
+            self._told.dropped += 1
+            raise
 
 
-def _check_accuracy(accuracy: Any) -> float:
-    """A share or a percentage: any finite number, as long as more is better."""
-    try:
-        value = float(accuracy)
-    except (TypeError, ValueError):
-        raise BadFeedback(f"accuracy={accuracy!r}: give a number") from None
-    if not np.isfinite(value):
-        raise BadFeedback(f"accuracy={accuracy!r}: give a finite number")
-    return value
+def together(parts: Iterator[tuple[Ids, Scores]] | Sequence[tuple[Ids, Scores]]) -> tuple[Ids, Scores]:
+    """Scores of several minibatches as one."""
+    ids, scores = zip((NONE, NO_SCORES), *parts, strict=True)
+    return np.concatenate(ids), np.concatenate(scores)
+
+
+def nobody() -> None:
+    """Nobody waits for scores."""
+
+
+def _refusal(error: Exception) -> BadFeedback:
+    refused = BadFeedback(f"an earlier report could not be scored: {type(error).__name__}: {error}")
+    refused.__cause__ = error
+    return refused

@@ -28,6 +28,7 @@ LONGEST_BACKOFF = 5.0
 TIER_CHUNK = 32
 """Samples of one tier read: long enough to be cheap, short enough that several readers share a batch."""
 
+SOURCE = "source"
 IN_FLIGHT = "in flight"
 """Who "held" bytes that were being read already, for another batch."""
 
@@ -142,10 +143,14 @@ class Fetcher:
         """Whoever still waits for these gets the error instead."""
         with self._lock:
             waiting = [id for id in ids.tolist() if id in self._in_flight]
-        self._deliver([(id, self._unreadable(id, error)) for id in waiting], "source")
+        self._deliver([(id, self._unreadable(id, error)) for id in waiting], SOURCE)
 
     def _unreadable(self, id: int, error: BaseException) -> Unreadable:
-        failed = Unreadable(id, self._source.catalog.location(id), f"{type(error).__name__}: {error}")
+        try:
+            location = self._source.catalog.location(id)
+        except Exception:  # whoever waits must get an answer, even if nobody knows of such a sample
+            location = "nowhere"
+        failed = Unreadable(id, location, f"{type(error).__name__}: {error}")
         failed.__cause__ = error
         return failed
 
@@ -174,7 +179,7 @@ class Fetcher:
             last = attempt == self._retries or self._closing.is_set()
             again = [not last and isinstance(data, Unreadable) and data.transient for data in results]
             self._deliver(
-                [(id, data) for id, data, wait in zip(ids.tolist(), results, again, strict=True) if not wait], "source"
+                [(id, data) for id, data, wait in zip(ids.tolist(), results, again, strict=True) if not wait], SOURCE
             )
             ids = ids[np.array(again, np.bool_)]
             if len(ids) == 0:

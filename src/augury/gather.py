@@ -1,6 +1,6 @@
 """One batch's bytes, from wherever they are: decide, start the reads, and in turn collect and commit.
 
-Shared by the read-ahead window (staging.py) and by the drop-in dataset (torch.py). Knows nothing of decoding,
+Shared by the read-ahead window (staging.py) and by the drop-in dataset (torch/dataset.py). Knows nothing of decoding,
 tensors or epochs.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from augury.buffers import BufferPool
 from augury.cache import Cache, Ticket
 from augury.errors import Unreadable
-from augury.fetch import Fetcher, Reads
+from augury.fetch import SOURCE, Fetcher, Reads
 from augury.ids import Ids, Mask, first_seen
 from augury.metrics import Counts
 from augury.sources import Buffer, Source
@@ -108,8 +108,16 @@ class Gatherer:
 
     def finish_unasked(self, pending: Pending) -> Unasked:
         """Let the tiers take what was read unasked. Only when ready. What could not be read is forgotten."""
-        self.cache.commit(pending.ticket, pending.reads.data)
-        return Unasked(len(pending.ticket.step.missed), sum(pending.reads.bytes_from.values()))
+        decided, reads = pending.ticket.step, pending.reads
+        try:
+            late = np.array([id not in reads.data for id in decided.served.tolist()], np.bool_)
+            if late.any():
+                self._catch_up(decided.served[late], decided.level[late], pending)
+        except BaseException:
+            self.cache.abandon(pending.ticket)
+            raise
+        self.cache.commit(pending.ticket, reads.data)
+        return Unasked(len(decided.missed), reads.bytes_from.get(SOURCE, 0))
 
     def joinable(self, pending: Pending) -> bool:
         """Whether the batch is one gather from the topmost tier, which can be made together with its neighbours'."""

@@ -37,14 +37,10 @@ class Knowledge:
     """The epoch in which each was last visited; -1: never."""
     told: bool = False
     """Whether anything was ever told."""
-    losses: list[float] = field(default_factory=list)
-    """The mean loss of each epoch that told any."""
+    losses: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """Of each epoch that told any: the sum and the number of its losses."""
     accuracies: list[float] = field(default_factory=list)
     """Of the model on held-out data, as reported."""
-    running: tuple[float, int] = (0.0, 0)
-    """The sum and the number of losses since the last epoch began."""
-    epoch: int = 0
-    """The epoch that was drawn last."""
 
     @classmethod
     def none(cls, samples: int) -> Knowledge:
@@ -56,21 +52,19 @@ class Knowledge:
         self.scores[ids] = scores
         self.told = self.told or len(ids) > 0
 
-    def add_losses(self, total: float, count: int) -> None:
+    def visit(self, ids: Ids, epoch: int) -> None:
+        """They were visited, by whichever rank."""
+        self.seen[ids] = epoch
+
+    def add_losses(self, epoch: int, total: float, count: int) -> None:
         """What the loss curve is made of."""
-        self.running = self.running[0] + total, self.running[1] + count
-
-    def visit(self, ids: Ids) -> None:
-        """They were visited, by whichever rank, in the epoch that was drawn last."""
-        self.seen[ids] = self.epoch
-
-    def begin_epoch(self, epoch: int) -> None:
-        """An epoch is about to be drawn: what was told since the last one is one point of the loss curve."""
-        self.epoch = epoch
-        total, count = self.running
         if count:
-            self.losses.append(total / count)
-        self.running = 0.0, 0
+            before = self.losses.get(epoch, (0.0, 0))
+            self.losses[epoch] = before[0] + total, before[1] + count
+
+    def loss_curve(self) -> list[float]:
+        """The mean loss of each epoch that told any."""
+        return [total / count for _, (total, count) in sorted(self.losses.items())]
 
     def of(self, subset: Ids | None) -> Knowledge:
         """The same with arrays over a subset's positions; None: all ids, and no copy."""
@@ -78,21 +72,31 @@ class Knowledge:
             return self
         return replace(self, scores=self.scores[subset], seen=self.seen[subset])
 
+    def copy(self) -> Knowledge:
+        """One that may change without this one."""
+        arrays = self.scores.copy(), self.seen.copy()
+        return Knowledge(*arrays, self.told, dict(self.losses), list(self.accuracies))
+
     def state_dict(self) -> dict[str, Any]:
         """Everything, in strings and plain numbers."""
+        curve = [[epoch, *sums] for epoch, sums in self.losses.items()]
         arrays = {"scores": pack(self.scores), "seen": pack(self.seen)}
-        curves = {"losses": list(self.losses), "accuracies": list(self.accuracies), "running": list(self.running)}
-        return {**arrays, **curves, "told": self.told, "epoch": self.epoch}
+        return {**arrays, "told": self.told, "losses": curve, "accuracies": list(self.accuracies)}
 
     @classmethod
     def from_state(cls, state: dict[str, Any], samples: int) -> Knowledge:
-        """What `state_dict` saved."""
-        scores, seen = unpack(state["scores"], np.float32), unpack(state["seen"], np.int32)
+        """What `state_dict` saved; ConfigError where that is damaged, or of another dataset."""
+        try:
+            scores, seen = unpack(state["scores"], np.float32), unpack(state["seen"], np.int32)
+            losses = {int(epoch): (float(total), int(count)) for epoch, total, count in state["losses"]}
+            known = cls(scores, seen, bool(state["told"]), losses, [float(value) for value in state["accuracies"]])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"this state is damaged: {error!r}") from None
         if len(scores) != samples or len(seen) != samples:
             raise ConfigError(f"this state has scores of {len(scores)} samples, and there are {samples}")
-        total, count = state["running"]
-        curves = [float(loss) for loss in state["losses"]], [float(value) for value in state["accuracies"]]
-        return cls(scores, seen, bool(state["told"]), *curves, (float(total), int(count)), int(state["epoch"]))
+        if not np.isfinite(scores).all() or (len(scores) and scores.min() < 0):
+            raise ConfigError("this state is damaged: it has scores that are no finite numbers from 0 on")
+        return known
 
 
 def pack(array: NDArray[Any]) -> str:

@@ -1,4 +1,4 @@
-"""A loader that learns: its feedback, what is known from it, the orders it drew, and what must be saved of all that.
+"""A loader that learns: its feedback, the orders it drew, whom training has seen, and what must be saved of all that.
 
 Between the loader (training's thread) and feedback.py (the scorer's thread). For a recipe that learns nothing it does
 nothing. Scoring, drawing and holding live elsewhere.
@@ -15,7 +15,7 @@ from augury.cache import Cache
 from augury.errors import AuguryWarning, ConfigError
 from augury.exchange import open_exchange
 from augury.feedback import Exchange, Feedback
-from augury.ids import Ids, Mask
+from augury.ids import Ids
 from augury.knowledge import UNTOLD, Knowledge, pack, unpack
 from augury.metrics import FeedbackCounts
 from augury.recipes import Recipe
@@ -27,21 +27,27 @@ class Learning:
 
     def __init__(self, recipe: Recipe, cache: Cache, lag: int, owns_cache: bool) -> None:
         self._recipe, self._cache, self._samples = recipe, cache, cache.samples
-        learns = recipe.scorer is not None and owns_cache
-        self.known = Knowledge.none(self._samples if learns else 0)
+        scorer = recipe.scorer(self._samples) if recipe.scorer is not None and owns_cache else None
+        self._nothing = Knowledge.none(0)
         self.feedback: Feedback | None = None
-        if learns and recipe.scorer is not None:
-            self.feedback = Feedback(recipe.scorer(self._samples), self.known, cache.learn, lag)
+        if scorer is not None:
+            self.feedback = Feedback(scorer, Knowledge.none(self._samples), cache.learn, lag)
+        self._seen = np.full(0 if scorer is None else self._samples, -1, np.int32)
+        """The epoch in which training has last seen each sample. (What is known runs ahead: it is decided earlier.)"""
         self._exchange: Exchange | None = None
         self._orders: dict[int, Ids] = {}
         """What this rank visits in the epochs that were begun and are not over."""
-        self._taken = 0, 0
-        """How many samples of an epoch's order training has taken."""
+        self._taken = 0
+        """How many samples of the present epoch's order training has taken."""
         self._requests, self._first, self._per_epoch = 0, 0, 1
-        self._visited: tuple[int, Mask] | None = None
-        """Whom training has seen in an epoch."""
-        self._resumed: dict[str, Any] | None = None
+        self._rest: tuple[dict[str, Any], Ids] | None = None
+        """From a state that was loaded: where it was saved, and the rest of that epoch's order."""
         self._warned = False
+
+    @property
+    def known(self) -> Knowledge:
+        """What there is to draw by."""
+        return self._nothing if self.feedback is None else self.feedback.known
 
     @property
     def counts(self) -> FeedbackCounts:
@@ -66,19 +72,19 @@ class Learning:
         if self.feedback is None:
             return None
         self._requests, self._first, self._per_epoch = 0, schedule.batches_from(offset), len(schedule)
-        self._taken = epoch, 0
+        self.feedback.epoch, self._taken = epoch, 0
         self._orders.clear()
         self.feedback.restart()
-        if self._exchange is None:
-            self._exchange = open_exchange(schedule.place.world_size)
+        self._exchange = open_exchange(schedule.place.world_size, self._exchange)
+        self.feedback.shares = self._exchange is not None
         if self._exchange is not None:
-            self.feedback.exchange(self._exchange)
+            self._meet(self._exchange)
             self.feedback.restart()
-        saved, self._resumed = self._resumed, None
-        here = {"place": list(schedule.place), "at": [epoch, offset]}
-        if saved is None or saved["order"] is None or any(saved[name] != value for name, value in here.items()):
+        rest, self._rest = self._rest, None
+        if rest is None or rest[0] != _where(schedule.place, epoch, offset) or len(rest[1]) != schedule.left(offset):
             return None
-        return unpack(saved["order"], np.int64)
+        self._orders[epoch] = rest[1]
+        return rest[1]
 
     def request(self) -> None:
         """Training asks for its next batch."""
@@ -87,7 +93,7 @@ class Learning:
         # What is told up to here is what this decision may know; with an epoch's first one the epoch is drawn.
         decision = self._requests + self.feedback.lag - 1
         if self._exchange is not None and decision >= self._first and (decision - self._first) % self._per_epoch == 0:
-            self.feedback.exchange(self._exchange)
+            self._meet(self._exchange)
         self._requests += 1
         self.feedback.request()
 
@@ -100,17 +106,63 @@ class Learning:
         """Training has taken these samples of an epoch; how many of them for the first time in it."""
         if self.feedback is None:
             return len(ids)
-        if epoch != self._taken[0]:
-            self._orders.pop(self._taken[0], None)
-            self._taken = epoch, 0
+        if epoch != self.feedback.epoch:
+            self._orders.pop(self.feedback.epoch, None)
+            self.feedback.epoch, self._taken = epoch, 0
             self._warn_of_silence()
-        self._taken = epoch, self._taken[1] + len(ids)
-        if self._visited is None or self._visited[0] != epoch:
-            self._visited = epoch, np.zeros(self._samples, np.bool_)
-        before = self._visited[1]
-        fresh = np.unique(ids[~before[ids]])
-        before[fresh] = True
+        self._taken += len(ids)
+        fresh = np.unique(ids[self._seen[ids] != epoch])
+        self._seen[fresh] = epoch
         return len(fresh)
+
+    def state_dict(self, epoch: int, offset: int, place: tuple[int, int]) -> dict[str, Any]:
+        """What was learned, and the rest of the order that training is in. The same whatever is decided ahead."""
+        if self.feedback is None:
+            return {}
+        here = _where(place, epoch, offset)
+        if self._rest is not None and self._rest[0] == here:  # loaded, and not iterated since
+            order: Ids | None = self._rest[1]
+        elif offset > 0 and epoch == self.feedback.epoch and epoch in self._orders:
+            order = self._orders[epoch][self._taken :]
+        else:
+            order = None
+        known, fresh = self.feedback.snapshot()
+        known.seen = self._seen
+        learned = {"where": here, "order": None if order is None else pack(order), "fresh": pack(fresh)}
+        return {"learned": learned | known.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what was learned. Nothing changes if the state cannot be used."""
+        if self.feedback is None:
+            return
+        if "learned" not in state:
+            raise ConfigError("this state holds no scores: it was saved by a loader that shares another one's cache")
+        learned = state["learned"]
+        known = Knowledge.from_state(learned, self._samples)
+        fresh = self._saved_ids(learned, "fresh")
+        order = None if learned.get("order") is None else self._saved_ids(learned, "order")
+        self.feedback.replace(known, fresh)
+        told = np.flatnonzero(known.scores != UNTOLD)
+        self._cache.learn(told, known.scores[told])
+        self._seen = known.seen.copy()
+        self._orders.clear()
+        self._taken = 0
+        self._rest = None if order is None else (learned["where"], order)
+
+    def _saved_ids(self, learned: dict[str, Any], name: str) -> Ids:
+        try:
+            ids = unpack(learned[name], np.int64)
+        except KeyError:
+            raise ConfigError(f"this state is damaged: it has no {name!r}") from None
+        if len(ids) and (ids.min() < 0 or ids.max() >= self._samples):
+            raise ConfigError(f"this state is damaged: {name!r} has ids from {ids.min()} to {ids.max()}")
+        return ids
+
+    def _meet(self, exchange: Exchange) -> None:
+        """Tell the other ranks what was learned here, and learn theirs."""
+        assert self.feedback is not None
+        for ids in self.feedback.exchange(exchange):
+            self._seen[ids] = self.feedback.epoch
 
     def _warn_of_silence(self) -> None:
         if not self._warned and not self.known.told and self.counts.reports == 0:
@@ -119,29 +171,9 @@ class Learning:
                 f"recipe {self._recipe.name!r} learns from loader.feedback(ids, losses), and an epoch has passed "
                 "without any: until it is called every epoch visits every sample, and the cache keeps what came first",
                 AuguryWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
 
-    def state_dict(self, epoch: int, offset: int, place: tuple[int, int]) -> dict[str, Any]:
-        """What was learned, and the rest of the order that training is in."""
-        if self.feedback is None:
-            return {}
-        taken = self._taken[1] if self._taken[0] == epoch else 0
-        order = self._orders.get(epoch)
-        rest = None if order is None else pack(order[taken:])
-        where = {"place": list(place), "at": [epoch, offset], "order": rest}
-        return {"learned": where | self.known.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was learned."""
-        if self.feedback is None:
-            return
-        if "learned" not in state:
-            raise ConfigError("this state holds no scores: it was saved by a loader that shares another one's cache")
-        learned = state["learned"]
-        known = Knowledge.from_state(learned, self._samples)
-        self.feedback.restart()
-        self.known = self.feedback.known = known
-        told = np.flatnonzero(known.scores != UNTOLD)
-        self._cache.learn(told, known.scores[told])
-        self._resumed = learned
+def _where(place: tuple[int, int], epoch: int, offset: int) -> dict[str, Any]:
+    return {"rank": place[0], "world_size": place[1], "epoch": epoch, "offset": offset}

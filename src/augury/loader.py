@@ -19,7 +19,7 @@ from typing import Any, Literal
 from numpy.typing import ArrayLike
 
 from augury import recipes
-from augury.arguments import check_callable, check_positive, checked_subset, refuse_with_cache
+from augury.arguments import check_callable, check_positive, check_seed, checked_subset, refuse_with_cache
 from augury.batch import Bad, Batch, Finished, Finisher, OnError, Transform, as_tensors, check_on_error
 from augury.buffers import BufferPool, pinned_buffers
 from augury.cache import Cache
@@ -33,6 +33,7 @@ from augury.learning import Learning
 from augury.levels import Disk, divide_memory, open_cache, open_tiers
 from augury.metrics import EpochStats, Stats
 from augury.owned import Owned
+from augury.samplers.ranks import share_size
 from augury.samplers.shuffle import InOrder
 from augury.schedule import Schedule
 from augury.sources import open_source
@@ -131,8 +132,7 @@ class Loader:
         check_positive(batch_size=batch_size, readers=readers, lag=lag)
         check_positive(**{name: n for name, n in (("workers", workers), ("epochs", epochs)) if n is not None})
         check_callable(transform=transform, target_transform=target_transform, collate=collate)
-        if not 0 <= seed < 2**63:
-            raise ConfigError(f"seed={seed}: give a number from 0 to 2^63 - 1")
+        check_seed(seed)
         place(rank, world_size)  # what is given must be right now; what is not is asked when iteration starts
         self.recipe = recipes.find(recipe or recipes.DEFAULT)
         if cache is not None:
@@ -213,8 +213,8 @@ class Loader:
 
         Returns at once: a thread of its own does the work. Tensors of any device, arrays and lists will do. Recipes
         that learn nothing ignore it. A report that cannot be used (lengths that differ, an id that does not exist, a
-        loss that is no finite number) is dropped, counted in `stats().feedback`, and a BadFeedback error: at once,
-        or with the next call where the values still were on a device.
+        loss that is no finite number) is dropped, counted in `stats().feedback`, and a BadFeedback error: at once, or
+        with the next call where values still were on a device or losses still had to be computed.
 
         >>> for x, y, ids in loader:
         ...     losses = F.cross_entropy(model(x), y, reduction="none")
@@ -223,12 +223,13 @@ class Loader:
         >>> loader.feedback(accuracy=validate(model))
         """
         self._check_usable()
-        if (ids is None and losses is None and logits is None) and accuracy is None:
+        of_samples = any(given is not None for given in (ids, losses, logits, labels))
+        if not of_samples and accuracy is None:
             raise BadFeedback("feedback() was given nothing: give ids and losses, or accuracy")
+        if of_samples:
+            self._learning.tell(ids, losses, logits, labels)
         if accuracy is not None:
             self._learning.tell_accuracy(accuracy)
-        if ids is not None or losses is not None or logits is not None:
-            self._learning.tell(ids, losses, logits, labels)
 
     def state_dict(self) -> dict[str, Any]:
         """Where training is: enough to go on elsewhere, with any number of ranks and any batch size.
@@ -249,17 +250,18 @@ class Loader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken. Costs nothing: no batch is read to be skipped."""
+        self._check_usable()
         if state.get("version") != 1:
             raise ConfigError(f"this state has version {state.get('version')!r}; this release reads version 1")
         for name, mine in (("samples", self._samples), ("recipe", self.recipe.name)):
             if state[name] != mine:
                 raise ConfigError(f"this state was saved with {name}={state[name]!r}, and this loader has {mine!r}")
+        epoch, offset = int(state["epoch"]), int(state["offset"])
+        if epoch < 0 or not 0 <= offset <= self._samples:
+            raise ConfigError(f"this state is at sample {offset} of epoch {epoch}, which does not exist")
         self._stop()
         self._learning.load_state_dict(state)
-        self.seed = int(state["seed"])
-        self._epoch, self._offset = int(state["epoch"]), int(state["offset"])
-        if self._epoch < 0 or not 0 <= self._offset <= self._samples:
-            raise ConfigError(f"this state is at sample {self._offset} of epoch {self._epoch}, which does not exist")
+        self.seed, self._epoch, self._offset = int(state["seed"]), epoch, offset
         self._jump, self._left_midway, self._resumed = None, False, True
 
     def stats(self) -> Stats:
@@ -285,7 +287,8 @@ class Loader:
 
     def _schedule(self) -> Schedule:
         where = place(*self._given_place)
-        sampler = self._make_sampler(self._samples, self.seed, *where)
+        count = share_size(self._samples, self.batch_size, *where, self.drop_last)
+        sampler = self._make_sampler(self._samples, self.seed, *where, count)
         return Schedule(sampler, self.batch_size, where, self._samples, self.subset, self.drop_last, self.epochs)
 
     def _run_from(self, epoch: int, offset: int) -> _Running:

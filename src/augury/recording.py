@@ -91,6 +91,8 @@ class Recording:
                     watcher.worked(number, LEARNING * len(ids))
                 losses = self._measure(learner, measuring, number, watcher)
                 accuracy = self._accuracy(learner, number, watcher)
+                if not np.isfinite(losses).all():
+                    raise FloatingPointError(f"training has diverged in epoch {number + 1}")
                 self._keep(losses, accuracy)
                 watcher.epoch(number, Epoch(float(losses.mean()), accuracy, time.perf_counter() - began))
 

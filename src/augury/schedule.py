@@ -16,7 +16,7 @@ from augury.distributed import Place
 from augury.ids import Ids, Mask
 from augury.knowledge import Knowledge
 from augury.samplers import Sampler
-from augury.samplers.ranks import batches, share
+from augury.samplers.ranks import batches, share, share_size
 
 
 @dataclass(slots=True)
@@ -95,14 +95,17 @@ class Schedule:
             upcoming = self._draw(epoch + 1, known) if plan and self.sampler.foreseeable and not last else None
             if drawn is None:
                 assert rest is not None
-                order = np.resize(rest, self._left(offset))
+                order = rest
+                self._tell(cache, order, upcoming, plan)
             else:
+                order = self._ids(drawn)
+                self._tell(cache, order, upcoming, plan)
                 if plan:
-                    self._tell(cache, self._ids(drawn), upcoming)
-                yield from self._unasked(epoch, cache.wanted())
-                order = self._arrange(epoch, drawn, known, cache, offset)
-            if plan and order is not drawn:
-                self._tell(cache, order, upcoming)
+                    yield from self._unasked(epoch, cache.wanted())
+                arranged = self._arrange(epoch, drawn, known, cache, offset)
+                if arranged is not drawn:
+                    order = self._ids(arranged)
+                    self._tell(cache, order, upcoming, plan)
             if begin is not None:
                 begin(epoch, order)
             yield from self._asked(epoch, order, known)
@@ -112,15 +115,16 @@ class Schedule:
             if upcoming is None:
                 upcoming = self._draw(epoch, known)
 
-    def _tell(self, cache: Held, order: Ids, upcoming: Ids | None) -> None:
-        cache.plan(order if upcoming is None else np.concatenate([order, self._ids(upcoming)]))
+    def _tell(self, cache: Held, order: Ids, upcoming: Ids | None, plan: bool) -> None:
+        if plan:
+            cache.plan(order if upcoming is None else np.concatenate([order, self._ids(upcoming)]))
 
     def _asked(self, epoch: int, order: Ids, known: Knowledge) -> Iterator[Work]:
         for start in range(0, len(order), self.batch_size):
             stop = start + self.batch_size
             ids = order[start:stop]
             if len(known.seen):
-                known.visit(ids)
+                known.visit(ids, epoch)
             yield Work(epoch, ids, ends_epoch=stop >= len(order))
 
     def _unasked(self, epoch: int, wanted: Ids) -> Iterator[Work]:
@@ -130,7 +134,6 @@ class Schedule:
     def _draw(self, epoch: int, known: Knowledge, offset: int = 0) -> Ids:
         """Positions that this rank visits, from the global offset on where that is known before they are arranged."""
         if not self.sampler.foreseeable:
-            known.begin_epoch(epoch)
             return self.sampler.draw(epoch, known.of(self.subset))
         return share(self.sampler.draw(epoch, known)[offset:], self.batch_size, *self.place, self.drop_last)
 
@@ -139,13 +142,13 @@ class Schedule:
         order = self.sampler.arrange(epoch, drawn, known.of(self.subset), resident)
         if not self.sampler.foreseeable:
             # An epoch that was begun otherwise (by another number of ranks, say) has so many samples left.
-            left = self._left(offset)
-            order = order[len(order) - left :] if offset else order[:left]
-        return self._ids(order)
+            left = self.left(offset)
+            order = order if left == len(order) else order[len(order) - left :]
+        return order
 
-    def _left(self, offset: int) -> int:
+    def left(self, offset: int) -> int:
         """How many samples this rank still visits, `offset` samples into an epoch."""
-        return len(share(np.arange(self.samples - offset), self.batch_size, *self.place, self.drop_last))
+        return share_size(self.samples - offset, self.batch_size, *self.place, self.drop_last)
 
     def _ids(self, positions: Ids) -> Ids:
         return positions if self.subset is None else self.subset[positions]

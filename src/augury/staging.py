@@ -21,7 +21,7 @@ from functools import partial
 
 from augury.batch import Finished, Finisher, nbytes
 from augury.errors import AuguryError
-from augury.feedback import Feedback
+from augury.feedback import Feedback, nobody
 from augury.gather import Gatherer, Pending, Raw, Unasked
 from augury.ids import Ids
 from augury.schedule import Work
@@ -129,6 +129,8 @@ class Staging:
         if self._pump is not threading.current_thread():
             self._pump.join()
         self._gatherer.cache.unlisten(self)
+        if self._feedback is not None:
+            self._feedback.wake = nobody  # else it would keep what was not delivered
 
     def _wake(self) -> None:
         """There may be room, or feedback, for one more decision."""

@@ -98,16 +98,16 @@ class Algorithm1:
 
 @st.composite
 def runs(draw, scores=(0.0, 0.5, 1.0, 2.3, 2.4, 5.5), learned=0.5):
-    """A capacity, and many requests and new scores: long ones, which shrink badly but try much."""
+    """A capacity, and many requests, new scores and losses of bytes: long ones, which shrink badly but try much."""
     rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
     ids, length = draw(st.integers(1, IDS)), draw(st.integers(1, 150))
     few = draw(st.integers(1, len(scores)))
-    events = [
-        ("learn", int(rng.integers(ids)), float(np.float32(scores[rng.integers(few)])))
-        if rng.random() < learned
-        else ("request", int(rng.integers(ids)), None)
-        for _ in range(length)
-    ]
+    events = []
+    for id, what in zip(rng.integers(0, ids, length).tolist(), rng.random(length), strict=True):
+        if what < learned:
+            events.append(("learn", id, float(np.float32(scores[rng.integers(few)]))))
+        else:
+            events.append(("forget" if what > 0.95 else "request", id, None))
     return draw(st.integers(0, 8)), events
 
 
@@ -128,6 +128,9 @@ class TestAPP:
                 assert set(left) <= may_leave
                 if expected in ("insert", "evict"):
                     model.insert(id, *left)
+            elif kind == "forget":
+                ours.forget(as_ids([id]))
+                model.pq.pop(id, None)
             else:
                 learn(ours, {id: score})
                 model.score(id, score)
@@ -235,6 +238,15 @@ class TestAPP:
     def test_who_left_for_good_keeps_its_ghost(self):
         policy = holding(APP, {0: 3.0, 1: 4.0})
         policy.forget(as_ids([0]))
+        assert request(policy, 7) == (False, True, [])
+        assert request(policy, 0) == (False, True, [7])
+
+    def test_a_stranger_that_took_free_room_late_leaves_first(self):
+        """After the front has looked for the least important once."""
+        policy = holding(APP, {0: 3.0, 1: 4.0, 2: 5.0})
+        learn(policy, {5: 3.5})
+        assert request(policy, 5)[2] == [0]
+        policy.forget(as_ids([1]))
         assert request(policy, 7) == (False, True, [])
         assert request(policy, 0) == (False, True, [7])
 
@@ -395,6 +407,9 @@ class TestByScore:
                 if left:
                     assert scores[left[0]] == min(scores[other] for other in held)
                 held = (held | {id}) - set(left) if capacity else set()
+            elif kind == "forget":
+                ours.forget(as_ids([id]))
+                held -= {id}
             else:
                 learn(ours, {id: score})
                 scores[id] = score
@@ -420,6 +435,9 @@ class TestByScoreAndUse:
                     rank = {other: (scores[other], used[other]) for other in held}
                     assert rank[left[0]] == min(rank.values()), (left, rank)
                 held = (held | {id}) - set(left) if capacity else set()
+            elif kind == "forget":
+                policy.forget(as_ids([id]))
+                held -= {id}
             else:
                 learn(policy, {id: score})
                 scores[id] = score

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augury.samplers.ranks import batches, share
+from augury.samplers.ranks import batches, share, share_size
 
 counts = st.integers(0, 120)
 batch_sizes = st.integers(1, 9)
@@ -22,8 +22,9 @@ def shares(order, batch_size, world, drop_last=False):
 @given(counts, batch_sizes, worlds, st.booleans())
 def test_all_ranks_get_the_same_number_of_batches(samples, batch_size, world, drop_last):
     expected = batches(samples, batch_size, world, drop_last)
-    for part in shares(np.arange(samples), batch_size, world, drop_last):
+    for rank, part in enumerate(shares(np.arange(samples), batch_size, world, drop_last)):
         assert math.ceil(len(part) / batch_size) == expected
+        assert share_size(samples, batch_size, rank, world, drop_last) == len(part)
 
 
 @given(counts, batch_sizes, worlds)

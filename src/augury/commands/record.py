@@ -104,6 +104,8 @@ def run(recording: Recording, out: Path, console: Console) -> None:
     except KeyboardInterrupt:
         console.print(f"Stopped. {escape(_save_rest(recording, out))}")
         raise
+    except FloatingPointError as error:
+        raise ConfigError(f"{error}: try another --seed or --batch. {_save_rest(recording, out)}") from None
 
 
 def _save_rest(recording: Recording, out: Path) -> str:

@@ -94,12 +94,12 @@ def replay(
       augury replay --trace run.trace --verify               (law: the log reproduces the run)
     """
     if verify:
-        _refuse("--verify", recipe=recipe, cache=cache, losses=losses, plot=plot)
+        _refuse("--verify", recipe=recipe, cache=cache, losses=losses, lag=lag, plot=plot)
         return _verify(trace, as_json)
     if trace is not None:
-        _refuse("--trace", samples=samples, epochs=epochs, batch=batch)
+        _refuse("--trace", samples=samples, epochs=epochs, batch=batch, losses=losses, lag=lag)
         recorded = Trace.open(trace)
-        work = _recorded(recorded, seed)._replace(losses=_field(losses, recorded.samples, seed or 0), lag=_or(lag, LAG))
+        work = _recorded(recorded, seed)
         caches = _numbers(cache) if cache else [_recorded_fraction(recorded)]
         names = _names(recipe or str(recorded.header.get("recipe", RECIPES)))
     else:

@@ -27,6 +27,8 @@ class ByScoreAndUse(ByScore):
     _TICK = 2.0**-45
     """Uses raise the key by so little that a million of them do not reach the next higher score, a 32-bit float."""
     _MOST = 2.0**20
+    _LEAST = 2.0**-100
+    """Of whom nothing was told, and whose score is nothing: among them, too, use decides."""
 
     def __init__(self, sizes: NDArray[np.int64], capacity: int, rng: np.random.Generator | None = None) -> None:
         super().__init__(sizes, capacity, rng)
@@ -43,7 +45,9 @@ class ByScoreAndUse(ByScore):
         self._rank(ids)
 
     def _rank(self, ids: Ids) -> None:
-        self.key[ids] = self._score[ids] * (1 + self._TICK * np.minimum(self._used[ids], self._MOST))
+        self.key[ids] = np.maximum(self._score[ids], self._LEAST) * (
+            1 + self._TICK * np.minimum(self._used[ids], self._MOST)
+        )
         self._front.note(ids[self.resident[ids]])
 
 

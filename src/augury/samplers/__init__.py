@@ -30,6 +30,8 @@ class Sampler(Protocol):
 
 
 class MakeSampler(Protocol):
-    """Makes a sampler for one rank."""
+    """Makes a sampler for one rank, which visits `count` samples per epoch (by default an equal part of all)."""
 
-    def __call__(self, samples: int, seed: int, rank: int = 0, world_size: int = 1) -> Sampler: ...
+    def __call__(
+        self, samples: int, seed: int, rank: int = 0, world_size: int = 1, count: int | None = None
+    ) -> Sampler: ...

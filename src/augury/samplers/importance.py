@@ -36,16 +36,18 @@ def weighted(rng: np.random.Generator, weights: NDArray[np.floating], count: int
     """`count` positions with repetition, each in proportion to its weight, in random order. Any number of weights.
 
     `even` draws one from each of `count` equal parts of the total weight: the same expectation for each position, but
-    it comes at most once more or less often than that, where independent draws leave a third of them out.
+    what comes differs from it by less than two, where independent draws leave a third of them out.
 
     The points are made in ascending order, so that looking them up walks through memory once: ten million draws from
     ten million weights take two to three times as long as a permutation, and a tenth of looking up random points.
     """
     edges = weights.astype(np.float64)
+    heaviest = edges.max()
+    if heaviest <= 0:  # nothing is worth more than anything else
+        return weighted(rng, np.ones(len(weights)), count, even)
+    edges /= heaviest  # sums of any weights stay finite
     np.cumsum(edges, out=edges)
     total = edges[-1]
-    if total <= 0:  # nothing is worth more than anything else
-        return weighted(rng, np.ones(len(weights)), count, even)
     if even:
         points = rng.random(count)
         points += np.arange(count)
@@ -67,10 +69,14 @@ def weighted_once(rng: np.random.Generator, weights: NDArray[np.floating], count
 
     Whose exponential clock, running at the speed of its weight, rings first is drawn first.
     """
-    with np.errstate(divide="ignore"):
-        rings = rng.standard_exponential(len(weights)) / weights
-    first: Ids = rings.argpartition(count - 1)[:count] if count < len(weights) else np.arange(len(weights))
-    return first[rings[first].argsort()]
+    heaviest = float(weights.max()) if len(weights) else 0.0
+    speeds = weights.astype(np.float64) / heaviest if heaviest > 0 else np.ones(len(weights))
+    with np.errstate(divide="ignore", over="ignore"):
+        rings = rng.standard_exponential(len(weights)) / speeds
+    first: Ids
+    first = rings.argpartition(count - 1)[:count] if count < len(weights) else np.arange(len(weights))
+    drawn: Ids = first[rings[first].argsort()]
+    return drawn
 
 
 class Weighted:
@@ -83,18 +89,24 @@ class Weighted:
     even = False
     full_start = True
 
-    def __init__(self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1, count: int | None = None
+    ) -> None:
         self.samples, self.seed, self.rank, self.world_size = samples, seed, rank, world_size
-        self.count = -(-samples // world_size)
+        self.count = -(-samples // world_size) if count is None else count
 
     def draw(self, epoch: int, known: Knowledge) -> Ids:
-        if self.full_start and not known.told:
+        if self._starts(known):
             every = Shuffle(self.samples, self.seed).draw(epoch, known)
             return np.resize(every, self.count * self.world_size)[self.rank :: self.world_size]
         return weighted(epoch_rng(self.seed, epoch, 1 + self.rank), known.scores, self.count, self.even)
 
     def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
         return drawn
+
+    def _starts(self, known: Knowledge) -> bool:
+        """Whether there is nothing to draw by yet, or nobody who could tell."""
+        return len(known.scores) == 0 or (self.full_start and not known.told)
 
 
 class PADS(Weighted):
@@ -115,12 +127,13 @@ class PADS(Weighted):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        count: int | None = None,
         *,
         repetition: float = REPETITION,
         explore: int | None = EXPLORE,
         fresh: float = FRESH,
     ) -> None:
-        super().__init__(samples, seed, rank, world_size)
+        super().__init__(samples, seed, rank, world_size, count)
         if not 1 <= repetition <= 10:
             raise ConfigError(f"repetition={repetition}: give a number from 1 (none) to 10")
         if explore is not None and explore < 1:
@@ -130,15 +143,14 @@ class PADS(Weighted):
         self.repetition, self.explore, self.fresh = repetition, explore, fresh
 
     def draw(self, epoch: int, known: Knowledge) -> Ids:
-        if self.full_start and not known.told:
+        if self._starts(known):
             return super().draw(epoch, known)
         rng = epoch_rng(self.seed, epoch, 1 + self.rank)
         stale = self._stale(epoch, known)[: self.count]
         drawn = weighted(rng, known.scores, self.count - len(stale), self.even)
-        if len(stale) == 0:
-            return drawn
-        drawn = np.concatenate([stale, drawn])
-        rng.shuffle(drawn)
+        if len(stale):
+            drawn = np.concatenate([stale, drawn])
+            rng.shuffle(drawn)
         return drawn
 
     def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
@@ -147,33 +159,29 @@ class PADS(Weighted):
             return drawn
         rng = epoch_rng(self.seed, epoch, _ARRANGING + self.rank)
         held = resident[drawn]
-        hits, misses = drawn[held], self._by_urgency(epoch, drawn[~held], known)
-        least = max(math.ceil(self.fresh * len(drawn)), self._urgent(epoch, misses, known))
+        hits, misses = drawn[held], drawn[~held]
+        stale = self._unseen(epoch, known.seen[misses])
+        least = max(math.ceil(self.fresh * len(drawn)), int(np.count_nonzero(stale)))
         room = len(drawn) - min(least, len(misses))
         hits = _repeat(rng, hits, min(round(times * len(hits)), room))
-        misses = rng.permutation(misses[: len(drawn) - len(hits)])
+        misses = rng.permutation(self._first(misses, stale)[: len(drawn) - len(hits)])
         return np.concatenate([hits, misses]) if self.hits_first else _interleave(rng, hits, misses)
+
+    def _unseen(self, epoch: int, seen: NDArray[np.int32]) -> Mask:
+        """For how long is too long?"""
+        return seen < epoch - self.explore if self.explore is not None else np.zeros(len(seen), np.bool_)
 
     def _stale(self, epoch: int, known: Knowledge) -> Ids:
         """Whom this rank must visit, the longest unseen first. Each rank looks after its own part of the ids."""
-        if self.explore is None:
-            return np.empty(0, np.int64)
         mine = known.seen[self.rank :: self.world_size]
-        stale = np.flatnonzero(mine < epoch - self.explore)
-        stale = stale[mine[stale].argsort(kind="stable")]
-        return stale * self.world_size + self.rank
+        stale = np.flatnonzero(self._unseen(epoch, mine))
+        return stale[mine[stale].argsort(kind="stable")] * self.world_size + self.rank
 
-    def _by_urgency(self, epoch: int, misses: Ids, known: Knowledge) -> Ids:
-        """Who stays if not all can: the stale, then the most often drawn, else as drawn."""
+    def _first(self, misses: Ids, stale: Mask) -> Ids:
+        """In the order in which they stay if not all can: the stale, then the most often drawn, else as drawn."""
         often = frequency(misses, self.samples)[misses]
-        if self.explore is not None:
-            often[known.seen[misses] < epoch - self.explore] = len(misses) + 1
+        often[stale] = len(misses) + 1
         return misses[(-often).argsort(kind="stable")]
-
-    def _urgent(self, epoch: int, misses: Ids, known: Knowledge) -> int:
-        if self.explore is None:
-            return 0
-        return int(np.count_nonzero(known.seen[misses] < epoch - self.explore))
 
 
 class PaperPADS(PADS):
@@ -184,13 +192,15 @@ class PaperPADS(PADS):
     full_start = False
     hits_first = True
 
-    def __init__(self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
-        super().__init__(samples, seed, rank, world_size, explore=None, fresh=0.0)
+    def __init__(
+        self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1, count: int | None = None
+    ) -> None:
+        super().__init__(samples, seed, rank, world_size, count, explore=None, fresh=0.0)
 
 
 def calm(known: Knowledge) -> bool:
     """Whether repetition would bias training now: the loss has just fallen steeply, or accuracy does not rise."""
-    losses, accuracies = known.losses, known.accuracies
+    losses, accuracies = known.loss_curve(), known.accuracies
     steep = len(losses) > 1 and losses[-1] < (1 - STEEP) * losses[-2]
     stagnant = len(accuracies) > STAGNANT and accuracies[-1] <= accuracies[-1 - STAGNANT]
     return steep or stagnant

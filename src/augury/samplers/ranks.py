@@ -17,6 +17,14 @@ def batches(samples: int, batch_size: int, world_size: int = 1, drop_last: bool 
     return whole + (rest > 0 and not drop_last)
 
 
+def share_size(samples: int, batch_size: int, rank: int = 0, world_size: int = 1, drop_last: bool = False) -> int:
+    """How many samples one rank gets from `samples`: the length of its `share`."""
+    whole, rest = divmod(samples, batch_size * world_size)
+    if drop_last or rest == 0:
+        return whole * batch_size
+    return whole * batch_size + max(1, rest // world_size + (rank < rest % world_size))
+
+
 def share(order: Ids, batch_size: int, rank: int = 0, world_size: int = 1, drop_last: bool = False) -> Ids:
     """What one rank visits. Only its last batch may be shorter.
 

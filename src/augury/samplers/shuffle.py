@@ -22,7 +22,9 @@ class InOrder:
 
     foreseeable = True
 
-    def __init__(self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1, count: int | None = None
+    ) -> None:
         self.samples, self.seed = samples, seed
 
     def draw(self, epoch: int, known: Knowledge) -> Ids:

@@ -1,7 +1,7 @@
 """Importance from the loss of each sample: its rank in the minibatch (SHADE), the minibatch's mean, or as it is.
 
 Khan et al., "SHADE: Enable Fundamental Cacheability for Distributed Deep Learning Training", FAST 2023, section
-4.2.1. The losses are per-sample cross entropies (Eqs. 3 and 4); `augury.torch.cross_entropy` makes them of logits.
+4.2.1. The losses are per-sample cross entropies (Eqs. 3 and 4), as `augury.torch.per_sample_cross_entropy` gives them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class BatchLoss(_OfLosses):
     """The minibatch's mean loss (Eq. 5) for all its samples: the coarse score of importance sampling before SHADE."""
 
     def score(self, ids: Ids, losses: Losses) -> Scores:
-        return np.full(len(losses), losses.mean() if len(losses) else 0, np.float32)
+        return np.full(len(losses), max(0.0, losses.mean()) if len(losses) else 0, np.float32)
 
 
 class RawLoss(_OfLosses):
     """The loss as it is; a negative one, which some objectives have, counts as nothing left to learn."""
 
     def score(self, ids: Ids, losses: Losses) -> Scores:
-        return np.maximum(losses, np.float32(0))
+        return np.maximum(losses, 0, dtype=np.float32)

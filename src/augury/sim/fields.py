@@ -34,6 +34,9 @@ class LossField(Protocol):
     def losses(self, epoch: int, ids: Ids) -> NDArray[np.float32]:
         """The loss that each sample would have if it were visited in that epoch."""
 
+    def accuracy_after(self, epoch: int) -> float | None:
+        """The model's accuracy on held-out data after an epoch, if it was measured."""
+
 
 class Synthetic:
     """Losses that fall at one pace for all, from difficulties that differ widely; similar samples, some mislabelled.
@@ -63,6 +66,10 @@ class Synthetic:
         if epoch != self._epoch:
             self._losses, self._epoch = self._draw(_checked_epoch(epoch)), epoch
         return self._losses[ids]
+
+    def accuracy_after(self, epoch: int) -> float | None:
+        """Nobody was trained."""
+        return None
 
     def _draw(self, epoch: int) -> NDArray[np.float32]:
         # A child of the seed rather than [seed, epoch]: NumPy pads keys with zeros, so [seed, 0] would be the very
@@ -124,6 +131,10 @@ class Recorded:
         """See `LossField`. What was not recorded is as in the last epoch that was."""
         row: NDArray[np.float16] = self.table[min(_checked_epoch(epoch), self.epochs - 1)]
         return row[ids].astype(np.float32)
+
+    def accuracy_after(self, epoch: int) -> float | None:
+        """See `LossField`. Nothing is known of epochs that were not recorded."""
+        return None if self.accuracy is None or epoch >= self.epochs else float(self.accuracy[epoch])
 
 
 def open_field(name: str, samples: int | None, seed: int) -> LossField:

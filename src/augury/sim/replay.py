@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from augury.distributed import Place
 from augury.errors import ConfigError
-from augury.ids import Ids, Mask, Scores, as_ids
+from augury.feedback import Scored
+from augury.ids import Ids, Mask, as_ids
 from augury.knowledge import LAG, Knowledge
 from augury.metrics import Counts
 from augury.policies import Policy
@@ -90,7 +91,7 @@ def replay(
     recipe = find(recipe)
     sizes = np.ones(max(0, samples), np.int64) if sizes is None else np.asarray(sizes, np.int64)
     _check(samples, epochs, cache, batch, seed, lag, sizes)
-    _check_losses(recipe, losses, samples)
+    _check_losses(recipe, losses, samples, orders is not None)
     epochs = epochs if orders is None else len(orders)
     policy = recipe.policy(sizes, capacity_of(cache, sizes), policy_rng(seed, 0))
     training = _Training(recipe, samples, losses, lag, policy)
@@ -108,7 +109,7 @@ def replay(
         done = step([policy], ahead.ids) if ahead.asked else prefetch([policy], ahead.ids)
         tally.add(ahead, done, clock() - start)
         if ahead.asked:
-            training.report(ahead.epoch, done.served)
+            training.report(ahead, done.served)
         if progress and ahead.ends_epoch:
             progress(ahead.epoch + 1, epochs)
     return tally.result(recipe.name, cache)
@@ -143,21 +144,22 @@ class _Training:
         self._scorer = None if recipe.scorer is None or losses is None else recipe.scorer(samples)
         self._losses, self._lag, self._policy = losses, lag, policy
         self.known = Knowledge.none(0 if recipe.scorer is None else samples)
-        self._told: deque[tuple[Ids, Scores, float]] = deque()
+        self._told: deque[Scored] = deque()
 
-    def report(self, epoch: int, ids: Ids) -> None:
-        """A batch was trained on."""
+    def report(self, work: Work, ids: Ids) -> None:
+        """A batch was trained on, and after an epoch's last one the model was tested."""
         if self._scorer is not None and self._losses is not None:
-            losses = self._losses.losses(epoch, ids)
-            self._told.append((ids, self._scorer.score(ids, losses), float(losses.sum())))
+            losses = self._losses.losses(work.epoch, ids)
+            accuracy = self._losses.accuracy_after(work.epoch) if work.ends_epoch else None
+            scores = self._scorer.score(ids, losses)
+            self._told.append(Scored(work.epoch, ids, scores, (float(losses.sum()), len(losses)), accuracy))
 
     def settle(self) -> None:
         """Before a decision: what was told early enough takes effect."""
         while len(self._told) >= self._lag:
-            ids, scores, loss = self._told.popleft()
-            self.known.add_losses(loss, len(ids))
-            self.known.learn(ids, scores)
-            self._policy.learn(ids, scores)
+            told = self._told.popleft()
+            told.teach(self.known)
+            self._policy.learn(told.ids, told.scores)
 
 
 def _given(orders: Sequence[Order], batch: int, planning: Policy | None) -> Iterator[Work]:
@@ -219,7 +221,9 @@ def _cut(order: Ids, batch: int) -> list[Ids]:
     return [order[start : start + batch] for start in range(0, len(order), batch)]
 
 
-def _check_losses(recipe: Recipe, losses: LossField | None, samples: int) -> None:
+def _check_losses(recipe: Recipe, losses: LossField | None, samples: int, given: bool) -> None:
+    if given and recipe.learns:
+        raise ConfigError(f"recipe {recipe.name!r} chooses what to visit: it cannot follow an order that is given")
     if losses is None and recipe.learns:
         raise ConfigError(
             f"recipe {recipe.name!r} learns from losses: give --losses synthetic, or a file made by `augury record`"

@@ -11,15 +11,16 @@ from torch import Tensor
 from torch.utils.data import Sampler as TorchSampler
 
 from augury import recipes
+from augury.arguments import check_positive, check_seed
 from augury.distributed import Place, place
 from augury.errors import ConfigError
 from augury.exchange import open_exchange
-from augury.feedback import Exchange
-from augury.ids import NONE, Ids, Scores
+from augury.feedback import Exchange, together
+from augury.ids import Ids, Scores
 from augury.knowledge import Knowledge
-from augury.reports import read_report
+from augury.reports import check_accuracy, read_report
 from augury.samplers.importance import weighted, weighted_once
-from augury.samplers.ranks import share
+from augury.samplers.ranks import share, share_size
 from augury.samplers.shuffle import InOrder, epoch_rng
 
 
@@ -27,12 +28,14 @@ class _EpochSampler(TorchSampler[int]):
     """What both samplers share: epochs, ranks, and where training is."""
 
     def __init__(self, total: int, seed: int, num_replicas: int | None, rank: int | None, drop_last: bool) -> None:
-        if total < 1:
-            raise ConfigError("there is no sample to draw")
         place(rank, num_replicas)  # what is given must be right now; what is not is asked when iteration starts
-        self.total, self.seed, self.drop_last = total, seed, drop_last
+        check_positive(**{"the number of samples": total})
+        check_seed(seed)
+        self.total, self.seed, self.drop_last = int(total), int(seed), drop_last
         self._given = rank, num_replicas
         self.epoch = self._offset = self._yielded = 0
+        self._began = 0, 0
+        """The epoch and the offset at which the last iteration began."""
         self._resumed = False
 
     def __len__(self) -> int:
@@ -43,6 +46,7 @@ class _EpochSampler(TorchSampler[int]):
         if self._yielded:  # the last epoch was left midway
             self.set_epoch(self.epoch + 1)
         self._resumed = False
+        self._began = self.epoch, self._offset
         for id in self._order(place(*self._given)).tolist():
             self._yielded += 1
             yield id
@@ -54,15 +58,22 @@ class _EpochSampler(TorchSampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be this epoch: from its start, or from where it was resumed."""
+        if epoch < 0:
+            raise ConfigError(f"epoch {epoch}: epochs are counted from 0")
         if not (self._resumed and epoch == self.epoch):
             self.epoch, self._offset, self._yielded, self._resumed = int(epoch), 0, 0, False
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """Where the epoch is. With worker processes DataLoader draws ahead of training: then say how many samples
         this rank has `consumed` since the epoch started or was resumed."""
-        done = self._yielded if consumed is None else consumed
-        offset = min(self.total, self._offset + done * place(*self._given).world_size)
-        return {"version": 1, "seed": self.seed, "epoch": self.epoch, "offset": offset, "samples": self.total}
+        epoch, offset, done = self.epoch, self._offset, self._yielded
+        if consumed is not None:  # the draws may be an epoch ahead
+            (epoch, offset), done = self._began, consumed
+        offset += done * place(*self._given).world_size
+        if offset >= self.total and consumed is not None:
+            epoch, offset = epoch + 1, 0
+        offset = min(self.total, offset)
+        return {"version": 1, "seed": self.seed, "epoch": epoch, "offset": offset, "samples": self.total}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on there, with any number of ranks."""
@@ -71,9 +82,11 @@ class _EpochSampler(TorchSampler[int]):
                 f"this state is of version {state.get('version')!r} for {state.get('samples')} samples; "
                 f"needed are version 1 and {self.total} samples"
             )
-        self.seed = int(state["seed"])
-        self.epoch, self._offset, self._yielded = int(state["epoch"]), int(state["offset"]), 0
-        self._resumed = True
+        epoch, offset = int(state["epoch"]), int(state["offset"])
+        if epoch < 0 or not 0 <= offset <= self.total:
+            raise ConfigError(f"this state is at sample {offset} of epoch {epoch}, which does not exist")
+        self.seed, self.epoch, self._offset, self._yielded = int(state["seed"]), epoch, offset, 0
+        self._began, self._resumed = (epoch, offset), True
 
 
 class Sampler(_EpochSampler):
@@ -81,7 +94,8 @@ class Sampler(_EpochSampler):
 
     Like DistributedSampler (`set_epoch`, `num_replicas`, `rank`, `drop_last`), but with or without a process group, and
     each iteration is the next epoch, also without `set_epoch`. A recipe that learns is told with `feedback` and draws
-    the next epoch by what it knows; it does not see the cache, so nothing is repeated because it is cached.
+    the next epoch by what it knows; it does not see the cache, so nothing is repeated because it is cached. A resumed
+    epoch of such a recipe goes on with a new draw.
     """
 
     def __init__(
@@ -103,56 +117,68 @@ class Sampler(_EpochSampler):
         self._fresh: list[tuple[Ids, Scores]] = []
         self._exchange: Exchange | None = None
 
-    def feedback(self, ids: Any, losses: Any = None, *, logits: Any = None, labels: Any = None) -> None:
-        """Tell the losses of a minibatch (or its logits and labels). Recipes that learn nothing ignore it.
+    def feedback(
+        self,
+        ids: Any = None,
+        losses: Any = None,
+        *,
+        logits: Any = None,
+        labels: Any = None,
+        accuracy: float | None = None,
+    ) -> None:
+        """Tell the losses of a minibatch (or its logits and labels), or accuracy. Recipes that learn nothing ignore it.
 
         Ids come with the items of a `CachedDataset(..., with_ids=True)`.
         """
         if self._scorer is None:
             return
+        if accuracy is not None:
+            self._known.accuracies.append(check_accuracy(accuracy))
+        if ids is None and accuracy is not None:
+            return
         report = read_report(ids, losses, logits, labels, self.total)
         values = report.losses()
         scores = self._scorer.score(report.ids, values)
-        self._known.add_losses(float(values.sum()), len(values))
+        self._known.add_losses(self._began[0], float(values.sum()), len(values))
         self._known.learn(report.ids, scores)
-        self._fresh.append((report.ids, scores))
+        if self._exchange is not None:
+            self._fresh.append((report.ids, scores))
 
     def _order(self, where: Place) -> Ids:
-        sampler = self._make(self.total, self.seed, *where)
+        sampler = self._make(self.total, self.seed, *where, share_size(self.total, 1, *where, self.drop_last))
         if sampler.foreseeable:
             drawn = sampler.draw(self.epoch, self._known)
             return share(drawn[self._offset :], 1, *where, self.drop_last)
         self._meet(where.world_size)
-        self._known.begin_epoch(self.epoch)
         drawn = sampler.draw(self.epoch, self._known)
-        left = len(share(np.arange(self.total - self._offset), 1, *where, self.drop_last))
-        order = drawn[len(drawn) - left :]
-        self._known.visit(order)
+        order = drawn[len(drawn) - share_size(self.total - self._offset, 1, *where, self.drop_last) :]
+        self._known.visit(order, self.epoch)
         return order
 
     def _meet(self, world_size: int) -> None:
         """Tell the other ranks what was learned here, and learn theirs."""
-        if self._exchange is None:
-            self._exchange = open_exchange(world_size)
+        self._exchange = open_exchange(world_size, self._exchange)
         if self._exchange is None:
             return
-        ids = np.concatenate([NONE, *(ids for ids, _ in self._fresh)])
-        scores = np.concatenate([np.empty(0, np.float32), *(scores for _, scores in self._fresh)])
-        self._fresh.clear()
-        for theirs, learned in self._exchange(ids, scores):
-            self._known.visit(theirs)
-            self._known.learn(theirs, learned)
+        fresh, self._fresh = self._fresh, []
+        for ids, scores in self._exchange(*together(fresh)):
+            self._known.visit(ids, self.epoch)
+            self._known.learn(ids, scores)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         state = super().state_dict(consumed)
-        return state if self._scorer is None else state | {"learned": self._known.state_dict()}
+        return state | {"recipe": self.recipe.name, "learned": self._known.state_dict()} if self._scorer else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        known = None
         if self._scorer is not None:
-            if "learned" not in state:
-                raise ConfigError(f"this state holds no scores, which recipe {self.recipe.name!r} draws by")
-            self._known = Knowledge.from_state(state["learned"], self.total)
+            if "learned" not in state or state.get("recipe") != self.recipe.name:
+                raise ConfigError(f"this state holds no scores of recipe {self.recipe.name!r}, which draws by them")
+            known = Knowledge.from_state(state["learned"], self.total)
         super().load_state_dict(state)
+        if known is not None:
+            self._known = known
+            self._fresh.clear()
 
 
 class WeightedSampler(_EpochSampler):
@@ -177,18 +203,22 @@ class WeightedSampler(_EpochSampler):
         total = len(self.weights) if num_samples is None else num_samples
         super().__init__(total, seed, num_replicas, rank, drop_last)
         self.replacement = replacement
-        if not replacement and total > np.count_nonzero(self.weights):
-            raise ConfigError(
-                f"num_samples={total} cannot be drawn from {np.count_nonzero(self.weights)} samples of some weight "
-                "without replacement"
-            )
+        self._check_enough(self.weights)
 
     def set_weights(self, weights: Any) -> None:
         """Draw by these from the next epoch on; as many as before."""
         checked = _checked_weights(weights)
         if len(checked) != len(self.weights):
             raise ConfigError(f"there are {len(checked)} weights now, and there were {len(self.weights)}")
+        self._check_enough(checked)
         self.weights = checked
+
+    def _check_enough(self, weights: NDArray[np.float64]) -> None:
+        weighty = np.count_nonzero(weights)
+        if not self.replacement and self.total > weighty:
+            raise ConfigError(
+                f"num_samples={self.total} cannot be drawn from {weighty} samples of some weight without replacement"
+            )
 
     def _order(self, where: Place) -> Ids:
         draw = weighted if self.replacement else weighted_once
@@ -199,7 +229,10 @@ class WeightedSampler(_EpochSampler):
 def _checked_weights(weights: Any) -> NDArray[np.float64]:
     if isinstance(weights, Tensor):
         weights = weights.detach().cpu().numpy()
-    checked = np.array(weights, np.float64).reshape(-1)
+    try:
+        checked = np.array(weights, np.float64).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"weights are not an array of numbers: {error}") from None
     if len(checked) == 0 or not np.isfinite(checked).all() or checked.min() < 0 or checked.max() <= 0:
         raise ConfigError("weights must be finite numbers, none below 0 and at least one above")
     return checked
