@@ -9,8 +9,8 @@ learning rate and the same number of epochs; the test after each epoch stops the
 
 `time to lru's accuracy` is when shade's test accuracy first is that of lru at its end (the mean of its last three
 tests: single ones are noisy), as a share of lru's total time; when lru itself first had it stands beside it.
-The overhead of learning is timed by wrapping the functions that do it: seconds of the thread's own processor time,
-and by the wall, per epoch. About half an hour; --quick, a minute, shows only that it works.
+The overhead of learning is timed by wrapping the functions that do it: each thread's own processor time, and by the
+wall, as shares of shade's training time. About half an hour; --quick, a minute, shows only that it works.
 """
 
 from __future__ import annotations
@@ -151,14 +151,18 @@ class Times:
 
         return timed
 
-    def shares(self, epochs: int, compute: float) -> dict[str, Any]:
-        """Per epoch, as shares of its compute."""
+    def shares(self, trained: float, computed: float) -> dict[str, Any]:
+        """Of so many seconds of training, and of those that were compute and no waiting."""
         parts = {
-            name: {"processor": round(own / epochs / compute, 5), "wall": round(wall / epochs / compute, 5)}
+            name: {"processor": round(own / trained, 5), "wall": round(wall / trained, 5)}
             for name, (wall, own) in self.spent.items()
         }
-        in_all = sum(own for _, own in self.spent.values()) / epochs / compute
-        return {"shares of an epoch's compute": parts, "in all, processor time": limit(in_all, at_most=OVERHEAD)}
+        in_all = sum(own for _, own in self.spent.values())
+        return {
+            "shares of training": parts,
+            "in all, processor time / training": limit(in_all / trained, at_most=OVERHEAD),
+            "in all, processor time / compute": round(in_all / computed, 4),
+        }
 
 
 def compute_per_epoch(cifar: _cifar.Cifar, batches: int = 40, repeats: int = 5) -> float:
@@ -322,7 +326,9 @@ def main() -> None:
             "compute per epoch, seconds": round(compute, 2),
             "an epoch without a cache / compute": [round(it, 2) for it in uncached],
             **{f"cache {cache}": compared(pair["lru"], pair["shade"]) for cache, pair in runs.items()},
-            "overhead": times.shares(len(CACHES) * epochs, compute),
+            "overhead": times.shares(
+                sum(pair["shade"]["time"][-1] for pair in runs.values()), len(CACHES) * epochs * compute
+            ),
             "scorer, million samples per second": limit(throughput() / 1e6, at_least=THROUGHPUT / 1e6),
             "runs": runs,
         },
