@@ -38,7 +38,7 @@ from augury.scorers.loss import LossRank
 
 CACHES, RECIPES = (0.1, 0.25), ("lru", "shade")
 BATCH, AHEAD, EPOCHS = 128, 8, 16
-RATE, MOMENTUM, DECAY = 0.05, 0.9, 5e-4
+RATE, MOMENTUM, DECAY = 0.02, 0.9, 5e-4
 SLOWER = 4.0
 """An epoch without a cache takes so many times its compute."""
 LAST = 3

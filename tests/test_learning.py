@@ -81,7 +81,7 @@ def test_speed_changes_nothing():
 
 
 def test_what_is_read_unasked_is_counted():
-    with learner(epochs=3) as loader:
+    with learner("sh-app", epochs=3) as loader:
         for epoch in range(3):
             epoch_of(loader, epoch)
         first, *later = loader.stats().epochs
@@ -217,18 +217,20 @@ def test_a_loader_that_shares_the_cache_disturbs_nothing():
                 other.feedback(np.arange(3), [1.0, 2.0, 3.0])
 
 
-def test_samples_that_cannot_be_read_unasked_spoil_nothing():
+@pytest.mark.parametrize("recipe", ["shade", "sh-app"])
+def test_samples_that_cannot_be_read_unasked_spoil_nothing(recipe):
     slow = augury.SlowSource(augury.ArraySource(*rows()), failure_rate=0.1, seed=5)
     options = {"ram": 300 * WIDTH, "readahead": 64 * WIDTH, "retries": 0, "on_error": "skip", "epochs": 4}
-    with augury.Loader(slow, BATCH, recipe="shade", output="numpy", **options) as loader:
+    with augury.Loader(slow, BATCH, recipe=recipe, output="numpy", **options) as loader:
         for epoch in range(4):
             epoch_of(loader, epoch)
         assert loader.quarantine
         assert loader.stats().total.counts.hits > 0
 
 
-def test_a_disk_tier_learns_too(tmp_path):
-    with learner(epochs=3, disk=(tmp_path / "disk", 200 * WIDTH * 40)) as loader:
+@pytest.mark.parametrize("recipe", ["shade", "sh-app"])
+def test_a_disk_tier_learns_too(recipe, tmp_path):
+    with learner(recipe, epochs=3, disk=(tmp_path / "disk", 200 * WIDTH * 40)) as loader:
         for epoch in range(3):
             epoch_of(loader, epoch)
         assert loader.stats().epochs[-1].bytes_from["disk"] > 0

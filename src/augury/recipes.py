@@ -13,7 +13,7 @@ import numpy as np
 from augury.errors import UnknownName
 from augury.policies import MakePolicy
 from augury.policies.classic import FIFO, LFU, LRU, MIN, MinIO, Nothing, Random
-from augury.policies.shade import APP, ByScore, ByScoreAndUse
+from augury.policies.shade import APP, APPByLot, ByScore, ByScoreAndUse
 from augury.samplers import MakeSampler
 from augury.samplers.importance import PADS, PaperPADS, Weighted
 from augury.samplers.shuffle import Shuffle
@@ -50,8 +50,8 @@ RECIPES = {
         Recipe("random", Random, "any one leaves"),
         Recipe("minio", MinIO, "fill, then never evict (CoorDL)"),
         Recipe("min", MIN, "the one needed furthest in the future leaves (Belady)", foresight=True),
-        Recipe("shade", APP, "the important are drawn, kept and repeated (SHADE)", PADS, LossRank, foresight=True),
-        Recipe("shade-1", APP, "SHADE without repetition", partial(PADS, repetition=1), LossRank, foresight=True),
+        Recipe("shade", APPByLot, "the important are drawn, kept and repeated (SHADE)", PADS, LossRank, foresight=True),
+        Recipe("shade-1", APPByLot, "SHADE without repetition", partial(PADS, repetition=1), LossRank, foresight=True),
         Recipe(
             "shade-paper",
             APP,

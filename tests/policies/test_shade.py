@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from augury.ids import as_ids
 from augury.policies import Policy, front
 from augury.policies.classic import LRU, MinIO, Nothing
-from augury.policies.shade import APP, ByScore, ByScoreAndUse
+from augury.policies.shade import APP, APPByLot, ByScore, ByScoreAndUse
 from augury.step import prefetch, step
 from augury.testing.policies import PolicyContract
 
@@ -29,6 +29,11 @@ def _tiny_front():
 class TestAPPContract(PolicyContract):
     def make(self, sizes, capacity, rng) -> Policy:
         return APP(sizes, capacity, rng)
+
+
+class TestAPPByLotContract(PolicyContract):
+    def make(self, sizes, capacity, rng) -> Policy:
+        return APPByLot(sizes, capacity, rng)
 
 
 class TestByScoreContract(PolicyContract):
@@ -553,3 +558,49 @@ class TestPrefetch:
     def test_without_any_level_nothing_is_read(self):
         done = prefetch([], as_ids([1, 2]))
         assert len(done.missed) == len(done.served) == 0
+
+
+class TestAPPByLot:
+    def test_a_stranger_is_not_let_into_a_full_cache(self):
+        policy = APPByLot(np.ones(4, np.int64), 2, np.random.default_rng(0))
+        step([policy], np.array([0, 1]))
+        step([policy], np.array([2]))
+        assert np.flatnonzero(policy.resident).tolist() == [0, 1]
+
+    def test_the_more_important_are_held_more_often_but_not_always_the_same(self):
+        """A tenth of a hundred samples is held: mostly those of triple score, but each of them in its turn."""
+        policy = APPByLot(np.ones(100, np.int64), 10, np.random.default_rng(3))
+        scores = np.where(np.arange(100) < 50, 3.0, 1.0).astype(np.float32)
+        rng, held = np.random.default_rng(4), np.zeros(100)
+        for _ in range(200):
+            order = rng.permutation(100)
+            policy.plan(order)
+            for start in range(0, 100, 10):
+                ids = order[start : start + 10]
+                step([policy], ids)
+                policy.learn(ids, scores[ids])
+            held += policy.resident
+        assert 2 < held[:50].sum() / held[50:].sum() < 8
+        assert (held[:50] > 0).all()
+        assert held.max() < 100
+
+    def test_who_is_due_leaves_last(self):
+        policy = APPByLot(np.ones(6, np.int64), 2, np.random.default_rng(1))
+        policy.learn(np.arange(6), np.array([1, 1, 1, 1, 1, 1], np.float32))
+        step([policy], np.array([0, 1]))
+        policy.plan(np.array([2, 0, 3, 0, 4, 0]))
+        for id in (2, 0, 3, 0, 4):
+            step([policy], np.array([id]))
+            assert policy.resident[0]
+
+    def test_nothing_is_wanted(self):
+        policy = APPByLot(np.ones(6, np.int64), 2, np.random.default_rng(1))
+        policy.learn(np.arange(6), np.ones(6, np.float32))
+        assert len(policy.wanted(10)) == 0
+
+    def test_a_score_of_nothing_is_the_worst_lot(self):
+        policy = APPByLot(np.ones(3, np.int64), 1, np.random.default_rng(1))
+        policy.learn(np.arange(3), np.array([0, 1, 1], np.float32))
+        step([policy], np.array([1]))
+        step([policy], np.array([0]))
+        assert policy.resident[1]

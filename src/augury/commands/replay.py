@@ -151,20 +151,18 @@ def _table(results: list[Result]) -> Table:
         "steady": [one.steady["hit_ratio"] for one in results],
         "x cache": [one.steady["hit_ratio"] / one.cache for one in results],
         "substitutes": [one.substitutes for one in results],
-        "joined": [one.joined for one in results],
-        "misses": [one.misses for one in results],
         "reads": [one.reads for one in results],
         "coverage": [one.coverage for one in results],
         "ever seen": [one.ever_seen for one in results],
     }
     # What no recipe at hand does would only take the room of what they do.
-    usual = {"substitutes": 0.0, "joined": 0.0, "ever seen": 1.0}
+    usual = {"substitutes": 0.0, "ever seen": 1.0}
     shown = {name: values for name, values in columns.items() if name not in usual or set(values) != {usual[name]}}
     caption = (
         "shares of all requests; steady: hit ratio after the second epoch, and as a multiple of the cached fraction; "
         "reads: fetched per request, asked for or not; coverage: different samples per epoch"
     )
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=caption)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=caption, pad_edge=False, collapse_padding=True)
     table.add_column("recipe", no_wrap=True)
     for name in ("cache", *shown, "µs/access"):
         table.add_column(name, justify="right", no_wrap=True)

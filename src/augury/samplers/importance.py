@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.errors import ConfigError
-from augury.ids import Ids, Mask, frequency
+from augury.ids import Ids, Mask
 from augury.knowledge import Knowledge
 from augury.samplers.shuffle import Shuffle, epoch_rng
 
@@ -21,8 +21,8 @@ REPETITION = 3.0
 """How often a drawn sample that is cached is visited; the paper's code has 3."""
 EXPLORE = 5
 """A sample that was not visited for so many epochs is visited in the next."""
-FRESH = 0.1
-"""The least share of an epoch that goes to samples that are not cached, so that repeats never fill it."""
+FRESH = 0.47
+"""Of the visits drawn for samples that are not cached, the least share that repeats of cached ones may not displace."""
 STEEP = 1 / 3
 """A mean loss that falls by more than this share from one epoch to the next is a steep decline."""
 STAGNANT = 3
@@ -125,10 +125,10 @@ class Weighted:
 class PADS(Weighted):
     """Priority-based adaptive data sampling: drawn by score, and what is cached visited several times.
 
-    The epoch keeps its length: repeats of cached samples take the place of samples that are not cached. Of those,
-    the ones unseen for `explore` epochs stay first and then the ones drawn most often, and at least the share `fresh`
-    of the epoch is theirs. Hits and misses are spread evenly, and repeats of a sample lie far apart. In an epoch after
-    a steep decline of the loss, or while accuracy stagnates, nothing is repeated.
+    The epoch keeps its length: repeats of cached samples take the place of visits to samples that are not cached. Of
+    those, the ones unseen for `explore` epochs stay, and at least the share `fresh`, different samples first. Hits and
+    misses are spread evenly, and repeats of a sample lie far apart as a rule. In an epoch after a steep decline of the
+    loss, or while accuracy stagnates, nothing is repeated.
     """
 
     even = True
@@ -152,7 +152,7 @@ class PADS(Weighted):
         if explore is not None and explore < 1:
             raise ConfigError(f"explore={explore}: give a number of epochs, or None to leave samples unseen for ever")
         if not 0 <= fresh <= 1:
-            raise ConfigError(f"fresh={fresh}: give a share of the epoch, from 0 to 1")
+            raise ConfigError(f"fresh={fresh}: give a share of the misses, from 0 to 1")
         self.repetition, self.explore, self.fresh = repetition, explore, fresh
 
     def draw(self, epoch: int, known: Knowledge) -> Ids:
@@ -174,8 +174,7 @@ class PADS(Weighted):
         held = resident[drawn]
         hits, misses = drawn[held], drawn[~held]
         stale = self._unseen(epoch, known.seen[misses])
-        least = max(math.ceil(self.fresh * len(drawn)), int(np.count_nonzero(stale)))
-        room = len(drawn) - min(least, len(misses))
+        room = len(drawn) - max(math.ceil(self.fresh * len(misses)), int(np.count_nonzero(stale)))
         hits = _repeat(rng, hits, min(round(times * len(hits)), room))
         misses = rng.permutation(self._first(misses, stale)[: len(drawn) - len(hits)])
         return np.concatenate([hits, misses]) if self.hits_first else _interleave(rng, hits, misses)
@@ -191,15 +190,18 @@ class PADS(Weighted):
         return stale[mine[stale].argsort(kind="stable")] * self.world_size + self.rank
 
     def _first(self, misses: Ids, stale: Mask) -> Ids:
-        """In the order in which they stay if not all can: the stale, then the most often drawn, else as drawn."""
-        often = frequency(misses, self.samples)[misses]
-        often[stale] = len(misses) + 1
-        return misses[(-often).argsort(kind="stable")]
+        """In the order in which they stay if not all can: the stale, then one visit of each sample, of those drawn
+        most often first, then their other visits; else as drawn."""
+        _, first, often = np.unique(misses, return_index=True, return_counts=True)
+        rank = np.ones(len(misses), np.int64)
+        rank[first] = -often
+        rank[stale] = -len(misses) - 1
+        return misses[rank.argsort(kind="stable")]
 
 
 class PaperPADS(PADS):
     """As the paper's public code: independent draws from the first epoch on, all hits before all misses, nothing
-    explored, and no share kept for what is not cached."""
+    explored, no share kept for what is not cached, and what does not fit cut off as it was drawn."""
 
     even = False
     full_start = False
@@ -209,6 +211,9 @@ class PaperPADS(PADS):
         self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1, count: int | None = None
     ) -> None:
         super().__init__(samples, seed, rank, world_size, count, explore=None, fresh=0.0)
+
+    def _first(self, misses: Ids, stale: Mask) -> Ids:
+        return misses
 
 
 def calm(known: Knowledge) -> bool:
