@@ -71,7 +71,7 @@ def test_comma_lists_give_one_object_per_recipe_and_size():
 
 def test_a_table_for_people():
     done = augury("replay", "--samples", 300, "--epochs", 2, "--recipe", "lru,minio")
-    assert all(word in done.stdout for word in ("lru", "minio", "hit ratio", "coverage"))
+    assert all(word in done.stdout for word in ("lru", "minio", "hits", "steady", "coverage"))
     assert done.stderr == ""
 
 

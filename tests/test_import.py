@@ -13,6 +13,7 @@ NAMES = [
     "ArraySource",
     "AuguryError",
     "AuguryWarning",
+    "BadFeedback",
     "Batch",
     "Cache",
     "Catalog",

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import augury
+import augury.torch
 from augury.errors import AuguryWarning, Closed, ConfigError
 from augury.knowledge import UNTOLD, pack, unpack
 from augury.recipes import RECIPES
@@ -398,3 +399,28 @@ def test_a_loader_that_may_not_change_the_cache_draws_all():
         with learner(recipe, admit=False) as loader:
             visited = np.concatenate([ids for _, _, ids in loader])
             assert np.array_equal(np.sort(visited), np.arange(SAMPLES))
+
+
+def test_ids_that_were_not_handed_out_are_told_of_once():
+    with learner() as loader, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _, _, ids in loader:
+            loader.feedback(np.arange(len(ids)), np.ones(len(ids)))  # positions
+    assert [one.filename for one in told if "has not handed out" in str(one.message)] == [__file__]
+
+
+def test_silence_of_the_drop_ins_is_told_too():
+    with pytest.warns(AuguryWarning, match="cannot be told how training goes"):
+        augury.torch.CachedDataset(rows(), recipe="shade").close()
+    sampler = augury.torch.Sampler(50, recipe="shade")
+    list(sampler)
+    with pytest.warns(AuguryWarning, match=r"learns from sampler\.feedback"):
+        list(sampler)
+
+
+def test_statistics_name_what_was_dropped():
+    with learner() as loader:
+        for _, _, ids in itertools.islice(loader, 3):
+            with pytest.raises(augury.BadFeedback):
+                loader.feedback(ids, np.full(len(ids), np.inf))
+        assert "feedback: 0 reports of 0 samples, 3 dropped" in str(loader.stats())

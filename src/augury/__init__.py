@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from augury.catalog import Catalog as Catalog
     from augury.errors import AuguryError as AuguryError
     from augury.errors import AuguryWarning as AuguryWarning
+    from augury.errors import BadFeedback as BadFeedback
     from augury.loader import Loader as Loader
     from augury.recipes import Recipe as Recipe
     from augury.sources import open_source as open_source
@@ -30,6 +31,7 @@ _HOMES = {
     "ArraySource": "augury.sources.array",
     "AuguryError": "augury.errors",
     "AuguryWarning": "augury.errors",
+    "BadFeedback": "augury.errors",
     "Batch": "augury.batch",
     "Cache": "augury.cache",
     "Catalog": "augury.catalog",

@@ -105,9 +105,9 @@ class Feedback:
         """What became of all reports so far."""
         return self._told + self._late
 
-    def report(self, ids: Any, losses: Any = None, logits: Any = None, labels: Any = None) -> None:
-        """Take a minibatch's evidence. Does not wait; BadFeedback where it cannot be used: at once, or at the next call
-        where its values have to be waited for."""
+    def report(self, ids: Any, losses: Any = None, logits: Any = None, labels: Any = None) -> Ids:
+        """Take a minibatch's evidence; of whom it is. Does not wait; BadFeedback where it cannot be used: at once, or
+        at the next call where its values have to be waited for."""
         with self._counting_refusals():
             report = read_report(ids, losses, logits, labels, len(self.known.scores))
         self._told.reports += 1
@@ -116,6 +116,7 @@ class Feedback:
         error, self._error = self._error, None
         if error is not None:
             raise error
+        return report.ids
 
     def report_accuracy(self, accuracy: Any) -> None:
         """The model's accuracy on held-out data."""

@@ -59,8 +59,14 @@ class Learning:
 
     def tell(self, ids: Any, losses: Any, logits: Any, labels: Any) -> None:
         """A report of one minibatch."""
-        if self.feedback is not None:
-            self.feedback.report(ids, losses, logits, labels)
+        if self.feedback is None:
+            return
+        strange = (told := self.feedback.report(ids, losses, logits, labels))[self._seen[told] < 0]
+        if len(strange):
+            self._warn_once(
+                f"feedback names samples that this loader has not handed out, such as {strange[0]}: pass the ids that "
+                "came with the batch, and not positions or labels"
+            )
 
     def tell_accuracy(self, accuracy: float) -> None:
         """The model's accuracy on held-out data."""
@@ -165,14 +171,18 @@ class Learning:
             self._seen[ids] = self.feedback.epoch
 
     def _warn_of_silence(self) -> None:
-        if not self._warned and not self.known.told and self.counts.reports == 0:
-            self._warned = True
-            warnings.warn(
+        if not self.known.told and self.counts.reports == 0:
+            self._warn_once(
                 f"recipe {self._recipe.name!r} learns from loader.feedback(ids, losses), and an epoch has passed "
                 "without any: until it is called every epoch visits every sample, and the cache keeps what came first",
-                AuguryWarning,
-                stacklevel=5,
+                deeper=2,
             )
+
+    def _warn_once(self, text: str, deeper: int = 0) -> None:
+        """`deeper`: how many calls further away the user's own line is."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(text, AuguryWarning, stacklevel=4 + deeper)
 
 
 def _where(place: tuple[int, int], epoch: int, offset: int) -> dict[str, Any]:

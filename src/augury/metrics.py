@@ -151,6 +151,9 @@ class Stats:
             times = f"{one.stall_seconds:7.2f}  {one.seconds:7.2f}"
             shares = f"{ratio:9.3f}  {one.distinct / max(1, one.counts.requests):8.3f}"
             lines.append(f"{name:>5}  {one.batches:7d}  {shares}  {times}  {one.bad_samples:3d}  {held}")
+        told = self.feedback
+        if told.reports or told.dropped:
+            lines.append(f"feedback: {told.reports} reports of {told.samples} samples, {told.dropped} dropped")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Report:
 def read_report(ids: Any, losses: Any, logits: Any, labels: Any, samples: int) -> Report:
     """Check what can be checked without waiting for a device, and start the copies."""
     if (losses is None) == (logits is None):
-        raise BadFeedback("give losses= (one per id), or logits= with labels=, and not both")
+        raise BadFeedback("give ids and losses, feedback(ids, losses), or ids, logits= and labels=; not both")
     if (logits is None) != (labels is None):
         raise BadFeedback("logits= and labels= go together: give both, or losses=")
     known = _checked_ids(ids, samples)
@@ -119,7 +119,11 @@ def _checked_ids(ids: Any, samples: int) -> Ids:
 def _check_losses(shape: tuple[int, ...], count: int) -> None:
     if shape == (count,):
         return
-    hint = ": let the loss function return one per sample, with reduction='none'" if shape in ((), (1,)) else ""
+    hint = ""
+    if shape in ((), (1,)):
+        hint = ": let the loss function return one per sample, with reduction='none'"
+    elif len(shape) == 2 and shape[0] == count:
+        hint = ": losses.squeeze(1) has" if shape[1] == 1 else "; if these are logits, pass logits= and labels="
     raise BadFeedback(f"losses has shape {shape} for {count} ids; it must have one loss per id{hint}")
 
 

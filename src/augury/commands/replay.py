@@ -60,7 +60,8 @@ def replay(
         str | None,
         typer.Option(
             metavar="FIELD",
-            help="What recipes that learn are told: `synthetic`, or a file that `augury record` has made.",
+            help="What recipes that learn are told: `synthetic`, or a file made by `augury record`. Epochs beyond "
+            "those recorded repeat the last.",
         ),
     ] = None,
     lag: Annotated[
@@ -147,24 +148,26 @@ def _progress(total: int) -> Iterator[Any]:
 
 def _table(results: list[Result]) -> Table:
     columns = {
-        "hit ratio": [one.hit_ratio for one in results],
+        "hits": [one.hit_ratio for one in results],
         "steady": [one.steady["hit_ratio"] for one in results],
         "x cache": [one.steady["hit_ratio"] / one.cache for one in results],
         "substitutes": [one.substitutes for one in results],
-        "reads": [one.reads for one in results],
-        "coverage": [one.coverage for one in results],
-        "ever seen": [one.ever_seen for one in results],
+        "reads": [one.steady["reads"] for one in results],
+        "coverage": [one.steady["coverage"] for one in results],
+        "ever": [one.ever_seen for one in results],
     }
     # What no recipe at hand does would only take the room of what they do.
-    usual = {"substitutes": 0.0, "ever seen": 1.0}
+    usual = {"substitutes": 0.0, "ever": 1.0}
     shown = {name: values for name, values in columns.items() if name not in usual or set(values) != {usual[name]}}
     caption = (
-        "shares of all requests; steady: hit ratio after the second epoch, and as a multiple of the cached fraction; "
-        "reads: fetched per request, asked for or not; coverage: different samples per epoch"
+        "hits: hit ratio over all epochs; all others of the epochs after the second: hit ratio, its multiple of the "
+        "cached fraction, samples read per request, different samples per epoch"
     )
+    if "ever" in shown:
+        caption += "; ever: different samples in the whole run"
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=caption, pad_edge=False, collapse_padding=True)
     table.add_column("recipe", no_wrap=True)
-    for name in ("cache", *shown, "µs/access"):
+    for name in ("cache", *shown, "µs"):
         table.add_column(name, justify="right", no_wrap=True)
     for one, *shares in zip(results, *shown.values(), strict=True):
         cells = [f"{share:.3f}" for share in shares]

@@ -223,7 +223,10 @@ def _cut(order: Ids, batch: int) -> list[Ids]:
 
 def _check_losses(recipe: Recipe, losses: LossField | None, samples: int, given: bool) -> None:
     if given and recipe.learns:
-        raise ConfigError(f"recipe {recipe.name!r} chooses what to visit: it cannot follow an order that is given")
+        raise ConfigError(
+            f"recipe {recipe.name!r} chooses what to visit and cannot follow a recorded order: replay it with --losses "
+            "and without --trace, or check the log with --verify"
+        )
     if losses is None and recipe.learns:
         raise ConfigError(
             f"recipe {recipe.name!r} learns from losses: give --losses synthetic, or a file made by `augury record`"

@@ -55,6 +55,13 @@ class CachedDataset(Dataset[Any]):
     ) -> None:
         self.source = open_source(data, labels)
         self.recipe = recipes.find(recipe or recipes.DEFAULT)
+        if self.recipe.learns:
+            warnings.warn(
+                f"a CachedDataset cannot be told how training goes: recipe {self.recipe.name!r} keeps what came first. "
+                "Use augury.Loader for its hits, or a recipe that need not learn",
+                AuguryWarning,
+                stacklevel=2,
+            )
         self._finish = Finisher(self.source, transform, target_transform, on_error=check_on_error(on_error))
         self._ram, self._disk, self._seed = ram, disk, seed
         self._readers, self._retries, self._with_ids = readers, retries, with_ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sized
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils.data import Sampler as TorchSampler
 from augury import recipes
 from augury.arguments import check_positive, check_seed
 from augury.distributed import Place, place
-from augury.errors import ConfigError
+from augury.errors import AuguryWarning, ConfigError
 from augury.exchange import open_exchange
 from augury.feedback import Exchange, together
 from augury.ids import Ids, Scores
@@ -116,6 +117,7 @@ class Sampler(_EpochSampler):
         self._known = Knowledge.none(0 if self._scorer is None else self.total)
         self._fresh: list[tuple[Ids, Scores]] = []
         self._exchange: Exchange | None = None
+        self._warned = False
 
     def feedback(
         self,
@@ -150,6 +152,14 @@ class Sampler(_EpochSampler):
             drawn = sampler.draw(self.epoch, self._known)
             return share(drawn[self._offset :], 1, *where, self.drop_last)
         self._meet(where.world_size)
+        if self.epoch > 0 and not self._known.told and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"recipe {self.recipe.name!r} learns from sampler.feedback(ids, losses), and an epoch has passed "
+                "without any: until it is called every epoch visits every sample",
+                AuguryWarning,
+                stacklevel=4,
+            )
         drawn = sampler.draw(self.epoch, self._known)
         order = drawn[len(drawn) - share_size(self.total - self._offset, 1, *where, self.drop_last) :]
         self._known.visit(order, self.epoch)
@@ -192,8 +202,8 @@ class WeightedSampler(_EpochSampler):
         self,
         weights: Any,
         num_samples: int | None = None,
-        *,
         replacement: bool = True,
+        *,
         seed: int = 0,
         num_replicas: int | None = None,
         rank: int | None = None,
