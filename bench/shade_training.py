@@ -255,6 +255,10 @@ def compared(lru: dict[str, Any], shade: dict[str, Any]) -> dict[str, Any]:
             **(limit(sooner, at_most=SOONER) if sooner is not None else {"value": None, "reached": False}),
             "lru itself": reached(lru, goal, total),
         },
+        "time to lru's last test alone / lru's time": {
+            "shade": reached(shade, lru["accuracy"][-1], total),
+            "lru itself": reached(lru, lru["accuracy"][-1], total),
+        },
         "accuracy below lru's": limit(goal - final(shade), at_most=WORSE),
         "whole run / lru's time": round(shade["time"][-1] / total, 3),
     }
