@@ -527,6 +527,8 @@ class TestCalm:
             ([0.4, 0.4, 0.4], False),  # too few to tell
             ([0.9, 0.1, 0.2, 0.3, 0.4], False),  # long past
             ([0.1, 0.4, 0.4, 0.4, 0.4], True),
+            ([0.7, 0.7, 0.7, 0.706], True),  # less than a hundredth of itself
+            ([0.7, 0.7, 0.7, 0.708], False),
         ],
     )
     def test_stagnant_accuracy(self, accuracies, expected):

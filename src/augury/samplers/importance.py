@@ -25,8 +25,8 @@ FRESH = 0.47
 """Of the visits drawn for samples that are not cached, the least share that repeats of cached ones may not displace."""
 STEEP = 1 / 3
 """A mean loss that falls by more than this share from one epoch to the next is a steep decline."""
-STAGNANT = 3
-"""So many epochs without a gain in accuracy are stagnation."""
+STAGNANT, GAIN = 3, 0.01
+"""An accuracy that has not grown by this share of itself in so many reports stagnates."""
 
 _PIECE = 4096
 """Of the sizes from 256 to 16,384 the fastest."""
@@ -220,7 +220,7 @@ def calm(known: Knowledge) -> bool:
     """Whether repetition would bias training now: the loss has just fallen steeply, or accuracy does not rise."""
     losses, accuracies = known.loss_curve(), known.accuracies
     steep = len(losses) > 1 and losses[-1] < (1 - STEEP) * losses[-2]
-    stagnant = len(accuracies) > STAGNANT and accuracies[-1] <= accuracies[-1 - STAGNANT]
+    stagnant = len(accuracies) > STAGNANT and accuracies[-1] <= (1 + GAIN) * accuracies[-1 - STAGNANT]
     return steep or stagnant
 
 
