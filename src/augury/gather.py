@@ -49,6 +49,8 @@ class Pending:
     reads: Reads
     lost: list[Ids]
     """Ids that a tier turned out not to hold after all: they were read from the source."""
+    abandoned: bool = False
+    """Nobody waits for it: a read that is still under way may find that its sample has moved on."""
 
 
 class Unasked(NamedTuple):
@@ -87,7 +89,7 @@ class Gatherer:
             self._start(pending)
             self._fetcher.release(pending.reads)
         except BaseException:
-            self.cache.abandon(ticket)
+            self.abandon(pending)
             raise
         return pending
 
@@ -97,13 +99,12 @@ class Gatherer:
 
     def finish(self, pending: Pending) -> Raw:
         """Collect the batch and let the tiers take and give up what was decided. Only when ready."""
-        ticket = pending.ticket
         try:
             raw = self._collect(pending)
         except BaseException:
-            self.cache.abandon(ticket)
+            self.abandon(pending)
             raise
-        self.cache.commit(ticket, pending.reads.data)
+        self.cache.commit(pending.ticket, pending.reads.data)
         return raw
 
     def finish_unasked(self, pending: Pending) -> Unasked:
@@ -114,7 +115,7 @@ class Gatherer:
             if late.any():
                 self._catch_up(decided.served[late], decided.level[late], pending)
         except BaseException:
-            self.cache.abandon(pending.ticket)
+            self.abandon(pending)
             raise
         self.cache.commit(pending.ticket, reads.data)
         return Unasked(len(decided.missed), reads.bytes_from.get(SOURCE, 0))
@@ -150,6 +151,7 @@ class Gatherer:
 
     def abandon(self, pending: Pending) -> None:
         """The batch is not wanted any more. Does not wait."""
+        pending.abandoned = True
         self.cache.abandon(pending.ticket)
 
     def now(self, ids: Ids, job: int = 0) -> Raw:
@@ -261,7 +263,8 @@ class Gatherer:
     def _loser(self, depth: int, pending: Pending) -> Callable[[Ids], None]:
         def lost(ids: Ids) -> None:
             pending.lost.append(ids)
-            self.cache.report_damage(depth, len(ids))
+            if not pending.abandoned:
+                self.cache.report_damage(depth, len(ids))
             self.cache.lose(depth, ids, pending.ticket.number)
 
         return lost
