@@ -19,7 +19,7 @@ from typing import Any
 
 from _common import arguments, limit, report, say
 from augury.policies.shade import APPByLot
-from augury.recipes import Recipe
+from augury.recipes import EPOCHS, Recipe
 from augury.samplers.importance import PADS
 from augury.scorers.loss import LossRank
 from augury.sim.fields import LossField, Recorded, Synthetic, open_field
@@ -68,7 +68,7 @@ def _repeated(name: str, field: LossField, epochs: int) -> list[Result]:
     runs = []
     for times in REPETITIONS:
         say(f"{name}: repetition {times:g}")
-        recipe = Recipe(f"shade x{times:g}", APPByLot, "", partial(PADS, repetition=times), LossRank, foresight=True)
+        recipe = Recipe(f"shade x{times:g}", APPByLot, "", partial(PADS, repetition=times), LossRank, foresight=EPOCHS)
         runs += [replay(recipe, field.samples, epochs, cache, BATCH, losses=field) for cache in CACHES]
     return runs
 

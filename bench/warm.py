@@ -1,14 +1,16 @@
 """Samples held in memory: how fast are shuffled batches, against torch's DataLoader and a bare gather?
 
-    python bench/warm.py [--quick] [--json FILE]
+    python bench/warm.py [--quick] [--json FILE] [--data TAR_OR_FOLDER_OF_JPEGS]
 
-Rounds of all contestants take turns, so that all meet the same noise; each contestant's best round counts.
+Rounds of all contestants take turns, so that all meet the same noise; each contestant's best round counts. Photos that
+have to be decoded are in _warm_jpeg.py; without --data it makes its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import torch
 
 import augury
 from _common import arguments, limit, report, say
+from _warm_jpeg import measure_jpeg
 
 
 class PerItem(torch.utils.data.Dataset[Any]):
@@ -101,12 +104,17 @@ def measure(samples: int, size: int, batch: int, rounds: int, peers: bool) -> di
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(
+        __doc__ or "", data={"type": Path, "metavar": "PATH", "help": "a tar file or a folder of .jpg to decode"}
+    )
     small, large, rounds = (5_000, 500, 3) if options.quick else (50_000, 5_000, 7)
+    photos, turns = (500, 2) if options.quick else (5_000, 9)
     say("small samples ...")
     a = measure(small, 3_072, 256, rounds, peers=True)
     say("large samples ...")
     b = measure(large, 100_000, 256, rounds, peers=False)
+    say("photos ...")
+    jpeg = measure_jpeg(options.data, photos, turns)
     report(
         {
             "benchmark": "warm",
@@ -129,6 +137,7 @@ def main() -> None:
                 "samples_per_second": {name: round(rate) for name, rate in b.items()},
                 "augury / bare take": limit(b["augury"] / b["bare take"], at_least=0.7),
             },
+            "jpeg": jpeg,
         },
         options.json,
     )

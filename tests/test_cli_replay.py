@@ -63,6 +63,12 @@ def test_the_numbers_of_every_recipe():
     assert results["min"]["hit_ratio"] == max(result["hit_ratio"] for result in results.values())
 
 
+def test_placement_hits_what_it_holds_and_reads_nothing_unasked():
+    (result,) = replayed("--samples", 1000, "--epochs", 4, "--cache", 0.25, "--recipe", "hdmlp")
+    assert result["per_epoch"] == [0, 0.25, 0.25, 0.25]
+    assert result["reads_per_epoch"] == [1, 0.75, 0.75, 0.75]
+
+
 def test_comma_lists_give_one_object_per_recipe_and_size():
     results = replayed("--samples", 200, "--epochs", 2, "--cache", "0.1, 0.5", "--recipe", "lru,minio")
     pairs = [(result["recipe"], result["cache"]) for result in results]

@@ -25,8 +25,9 @@ NAMES = [
     "SlowSource",
     "__version__",
     "open_source",
+    "transforms",
 ]
-HEAVY = ["torch", "redis", "typer", "rich", "matplotlib", "hypothesis", "pytest", "xxhash", "PIL"]
+HEAVY = ["torch", "redis", "typer", "rich", "matplotlib", "hypothesis", "pytest", "xxhash", "PIL", "simplejpeg"]
 
 
 def loaded_by(code: str) -> set[str]:
@@ -43,6 +44,10 @@ def test_import_loads_nothing_heavy():
 
 def test_policies_recipes_and_the_simulator_load_numpy_only():
     assert not loaded_by("import augury.recipes, augury.sim.replay, augury.trace") & set(HEAVY)
+
+
+def test_transforms_load_no_image_library_before_they_are_made():
+    assert not loaded_by("import augury; augury.transforms.Compose") & set(HEAVY)
 
 
 def test_the_command_line_loads_no_torch_and_no_command():

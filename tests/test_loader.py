@@ -30,7 +30,7 @@ ONCE = [name for name, recipe in RECIPES.items() if not recipe.learns]
 @pytest.mark.parametrize("recipe", ONCE)
 def test_every_recipe_gives_each_sample_once_per_epoch_with_its_own_bytes(recipe):
     x, y = arrays()
-    with small_loader(x, y, recipe=recipe) as loader:
+    with small_loader(x, y, recipe=recipe, epochs=4) as loader:
         orders = [check_batches(loader, x, y) for _ in range(4)]
         for order in orders:
             assert sorted(order) == list(range(len(x)))

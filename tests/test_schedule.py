@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augury.distributed import Place
+from augury.errors import ConfigError
 from augury.ids import NONE, as_ids
 from augury.knowledge import Knowledge
 from augury.policies.shade import APP
@@ -113,6 +114,28 @@ class TestForeseeable:
             assert [w.ids.tolist() for w in resumed] == [w.ids.tolist() for w in whole[done:]]
             offset = plan.offset_after(offset)
         assert offset == 50
+
+    @given(sizes, batch_sizes, world_sizes, st.booleans(), st.data())
+    def test_the_future_is_what_the_walk_will_visit(self, samples, batch, world, drop_last, data):
+        rank, offset = data.draw(st.integers(0, world - 1)), data.draw(st.integers(0, samples))
+        some = data.draw(st.none() | st.lists(st.integers(0, 50), min_size=samples, max_size=samples))
+        subset = None if some is None else as_ids(some)
+        plan = schedule(Shuffle, samples, batch, rank, world, subset, drop_last=drop_last, epochs=5)
+        order, times = plan.future(2, offset, Knowledge.none(0))
+        work = walk(plan, Knowledge.none(0), Cache(51), epoch=2, offset=offset)
+        visited = [id for one in work for id in one.ids.tolist()]
+        assert order.tolist() == list(dict.fromkeys(visited))
+        assert times.tolist() == [visited.count(id) for id in order.tolist()]
+        assert times.dtype == np.int32
+
+    def test_there_is_no_future_beyond_the_last_epoch_and_none_without_one(self):
+        for epoch in (3, 4):
+            order, times = schedule(Shuffle, 10, epochs=3).future(epoch, 0, Knowledge.none(0))
+            assert len(order) == len(times) == 0
+        with pytest.raises(ConfigError, match="how many epochs="):
+            schedule(Shuffle, 10).future(0, 0, Knowledge.none(0))
+        with pytest.raises(ConfigError, match="without feedback"):
+            schedule(PADS, 10, epochs=3).future(0, 0, Knowledge.none(10))
 
     def test_there_is_always_a_next_epoch_unless_told_otherwise(self):
         plan = schedule(InOrder, 8, 4)

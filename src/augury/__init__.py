@@ -1,7 +1,8 @@
 """Augury: a training-data cache and loader for deep learning.
 
 *The more you know, the less cache you need.* `import augury` loads NumPy and nothing else; each name below loads
-what it needs when it is first used. `augury.torch` holds what is for torch's own DataLoader.
+what it needs when it is first used. `augury.transforms` decodes and augments pictures; `augury.torch` holds what is for
+torch's own DataLoader.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from augury import transforms as transforms
     from augury.batch import Batch as Batch
     from augury.cache import Cache as Cache
     from augury.catalog import Catalog as Catalog
@@ -44,10 +46,12 @@ _HOMES = {
     "open_source": "augury.sources",
 }
 
-__all__ = sorted([*_HOMES, "__version__"])
+__all__ = sorted([*_HOMES, "__version__", "transforms"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "transforms":
+        return importlib.import_module("augury.transforms")
     if name not in _HOMES:
         raise AttributeError(f"module 'augury' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

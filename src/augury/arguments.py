@@ -46,3 +46,16 @@ def refuse_with_cache(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name}= belongs to the loader that made the cache; leave it out beside cache=")
+
+
+def check_state(state: dict[str, Any], samples: int, recipe: str) -> tuple[int, int]:
+    """The epoch and the offset of a saved state, if it is of such a run."""
+    if state.get("version") != 1:
+        raise ConfigError(f"this state has version {state.get('version')!r}; this release reads version 1")
+    for name, mine in (("samples", samples), ("recipe", recipe)):
+        if state[name] != mine:
+            raise ConfigError(f"this state was saved with {name}={state[name]!r}, and this loader has {mine!r}")
+    epoch, offset = int(state["epoch"]), int(state["offset"])
+    if epoch < 0 or not 0 <= offset <= samples:
+        raise ConfigError(f"this state is at sample {offset} of epoch {epoch}, which does not exist")
+    return epoch, offset

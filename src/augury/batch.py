@@ -1,13 +1,15 @@
 """From bytes to a batch: decode, transform, collate, and what to do about samples that cannot be used.
 
-`Finisher` works on one batch at a time, in whatever thread or process it is called; it knows nothing of epochs,
-caches or order. Whatever it hands out carries the ids of the samples that are really in it.
+`Finisher` works on one batch at a time, in whatever thread or process it is called; it knows nothing of caches or
+order, and of epochs only to tell transforms that want to know. Whatever it hands out carries the ids of the samples
+that are really in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -15,10 +17,12 @@ from numpy.typing import NDArray
 
 from augury.buffers import BufferPool
 from augury.collate import DoesNotFit, collate
-from augury.errors import BadSample, UnknownName, Unreadable
+from augury.errors import BadSample, ConfigError, UnknownName, Unreadable
 from augury.gather import Raw
 from augury.ids import Ids
-from augury.sources import Source
+from augury.sources import Form, Source
+from augury.transforms.chance import Chance
+from augury.transforms.pipeline import Compose, Seeded, as_pipeline
 
 OnError: TypeAlias = Literal["raise", "skip", "substitute"]
 Transform: TypeAlias = Callable[[Any], Any]
@@ -64,29 +68,39 @@ class Finisher:
         buffers: BufferPool | None = None,
     ) -> None:
         self.source, self.on_error = source, on_error
-        self._transform, self._target_transform, self._collate = transform, target_transform, collate_fn
+        self._transform, self._target_transform, self._collate = as_pipeline(transform), target_transform, collate_fn
         self._buffers = buffers or BufferPool()
         untouched = transform is None and target_transform is None and collate_fn is None
         self.immediate = untouched and source.form is not None
         """Whether a batch is ready as gathered, without work per sample."""
+        knows_form = isinstance(self._transform, Compose) and collate_fn is None
+        self._form: Form | None = self._transform.form(source.form) if knows_form else None
+        """Of all samples, where the transform says so and can write them straight to their places in the batch."""
+        self.sample_bytes: int | None = None if self._form is None else self._form.nbytes
+        """How large every finished sample is, where that is known beforehand."""
 
-    def __call__(self, raw: Raw) -> Finished:
+    def __call__(self, raw: Raw, chance: Chance) -> Finished:
         if self.immediate and not raw.errors:
             return Finished(Batch(self._as_arrays(raw), self._labels(raw.ids), raw.ids))
-        usable = self.usable(raw)
+        form = self._form
+        places = None if form is None else self._buffers.take((len(raw.ids), *form.shape), form.dtype)
+        usable = self.usable(raw, chance, places)
         if not usable.samples:
             return Finished(None, usable.bad)
         y = None if all(target is None for target in usable.targets) else self._collated(usable.targets, usable.ids)
-        make = self._collate or (lambda samples: self._collated(samples, usable.ids))
-        return Finished(Batch(make(usable.samples), y, usable.ids), usable.bad)
+        x = places if places is not None and not usable.bad else self._made(usable)
+        return Finished(Batch(x, y, usable.ids), usable.bad)
 
-    def usable(self, raw: Raw) -> Usable:
+    def usable(self, raw: Raw, chance: Chance, places: NDArray[Any] | None = None) -> Usable:
         """The samples of a batch, decoded and transformed, after `on_error` has dealt with those that failed."""
         found = Usable(raw.ids, [], [], [])
         used = []
+        calls = self._calls(raw.ids, chance)
+        if places is not None:
+            calls = [partial(call, out=place) for call, place in zip(calls, places, strict=True)]
         for at, id in enumerate(raw.ids.tolist()):
             try:
-                sample, target = self._sample(raw, at, id)
+                sample, target = self._sample(raw, at, id, calls[at])
             except (Unreadable, BadSample) as error:
                 found.bad.append(error)
                 continue
@@ -116,7 +130,17 @@ class Finisher:
         labels = self.source.catalog.labels
         return None if labels is None else labels[ids]
 
-    def _sample(self, raw: Raw, at: int, id: int) -> tuple[Any, Any]:
+    def _calls(self, ids: Ids, chance: Chance) -> Sequence[Callable[..., Any]]:
+        """What to call with each sample."""
+        transform = self._transform
+        if not isinstance(transform, Seeded):
+            return [_as_it_is if transform is None else transform] * len(ids)
+        calls = transform.for_batch(chance, ids)
+        if len(calls) != len(ids):
+            raise ConfigError(f"for_batch() of {transform!r} must give one function per id: {len(calls)} of {len(ids)}")
+        return calls
+
+    def _sample(self, raw: Raw, at: int, id: int, transform: Transform) -> tuple[Any, Any]:
         """One sample and its target, as the user's functions make them."""
         if at in raw.errors:
             raise raw.errors[at]
@@ -132,16 +156,18 @@ class Finisher:
             if self.source.self_labelled:
                 sample, target = sample
             doing = "transform"
-            if self._transform is not None:
-                sample = self._transform(sample)
-                if sample is None:
-                    raise TypeError("it returned None (is a return missing?)")
+            sample = transform(sample)
+            if sample is None and self._transform is not None:
+                raise TypeError("it returned None (is a return missing?)")
             doing = "target_transform"
             if self._target_transform is not None and target is not None:
                 target = self._target_transform(target)
         except Exception as error:
             raise self._bad(id, f"{doing} failed: {type(error).__name__}: {error}") from error
         return sample, target
+
+    def _made(self, usable: Usable) -> Any:
+        return self._collated(usable.samples, usable.ids) if self._collate is None else self._collate(usable.samples)
 
     def _collated(self, items: list[Any], ids: Ids) -> Any:
         try:
@@ -158,6 +184,10 @@ class Finisher:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._buffers = BufferPool()
+
+
+def _as_it_is(sample: Any) -> Any:
+    return sample
 
 
 def as_tensors(value: Any) -> Any:

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.errors import AuguryWarning, ConfigError, TierFailed, Unreadable
-from augury.ids import NONE, Ids, Mask, Scores
+from augury.ids import NONE, Ids, Mask, Scores, Times
 from augury.policies import Policy
 from augury.sources import Buffer
-from augury.step import Step, prefetch, step
+from augury.step import Step, plan, prefetch, step
 from augury.tiers import Tier
 from augury.units import format_size
 
@@ -53,6 +53,8 @@ class Cache:
         self.levels = list(levels)
         self.turn = 0
         """The ticket whose bytes may move now."""
+        self.wishes = 0
+        """Grows when the policies may want others than before: they were told a plan, or a level's size changed."""
         self._sizes = sizes
         self._stack = [level.policy for level in levels]
         self._next = 0
@@ -85,10 +87,10 @@ class Cache:
             self._settle_losses()
             return self._ticket(prefetch(self._stack, ids))
 
-    def wanted(self) -> Ids:
-        """Whom the topmost policy would hold if it had them, most urgent first."""
+    def wanted(self, level: int = 0) -> Ids:
+        """Whom a level's policy would hold if it had them, most urgent first."""
         with self._lock:
-            return self._stack[0].wanted(self._stack[0].capacity) if self._stack else NONE
+            return self._stack[level].wanted(self._stack[level].capacity) if self._stack else NONE
 
     def learn(self, ids: Ids, scores: Scores) -> None:
         """New importance of ids."""
@@ -105,11 +107,18 @@ class Cache:
                 held |= policy.resident
             return held
 
-    def plan(self, order: Ids, job: int = 0) -> None:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> None:
         """What a job will request from now on."""
         with self._lock:
-            for policy in self._stack:
-                policy.plan(order, job)
+            plan(self._stack, order, job, times)
+            self.wishes += 1
+
+    def holder(self, id: int) -> int | None:
+        """The level that holds an id after all decisions so far; None if none does."""
+        for depth, policy in enumerate(self._stack):
+            if policy.resident[id]:
+                return depth
+        return None
 
     def readable(self, level: int, ids: Ids) -> Mask:
         """Which ids of a level are there already; the others will be when earlier tickets are committed."""
@@ -172,6 +181,7 @@ class Cache:
             )
         with self._lock:
             evicted = self._stack[level].resize(capacity)
+            self.wishes += 1
             number = self._next
             self._next += 1
         ticket = Ticket(number, _only_drops(len(self.levels), level, evicted))
@@ -211,6 +221,7 @@ class Cache:
             level, ids, number = self._lost.pop(0)
             if level in self._broken:
                 self._stack[level].resize(0)
+                self.wishes += 1
             self._stack[level].forget(ids[self._admitted[level][ids] <= number])
 
     def _drop(self, decided: Step) -> dict[int, Buffer]:

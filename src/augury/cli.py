@@ -19,8 +19,10 @@ from augury.errors import AuguryError
 COMMANDS = {
     "demo": "A slow store, a small cache, real training: recipes side by side.",
     "index": "Find all samples below a path once, so that later starts are instant.",
+    "probe": "How fast are memory, disk and the store? By number of threads, into a file.",
     "record": "Train once and keep every sample's losses, to replay importance recipes.",
     "replay": "What would a cache hit? Recipes over shuffled epochs or a recorded run.",
+    "simulate": "How long would training take? Loading strategies on a simulated cluster.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Scores from rank to rank, once per epoch, over `torch.distributed`. Called in the training thread of every rank.
+"""From rank to rank, over `torch.distributed`: scores, once per epoch, and a seed. Called in every training thread.
 
 In the training thread, because collectives of one group must be called in the same order everywhere, and training calls
 its own there. Arrays only, no pickles. Where no process group exists each rank keeps to its own scores.
@@ -6,11 +6,14 @@ its own there. Arrays only, no pickles. Where no process group exists each rank 
 
 from __future__ import annotations
 
+import secrets
 import sys
 from typing import Any
 
 import numpy as np
 
+from augury.distributed import Place
+from augury.errors import ConfigError
 from augury.feedback import Exchange
 from augury.ids import Ids, Scores
 
@@ -20,19 +23,45 @@ def open_exchange(world_size: int, before: Exchange | None = None) -> Exchange |
 
     `before` is what it gave the last time: it is kept as long as the process group is the same.
     """
-    torch = sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    if world_size == 1 or distributed.get_world_size() != world_size:
+    distributed = _group_of(world_size)
+    if world_size == 1 or distributed is None:
         return None
     world = distributed.group.WORLD
     if isinstance(before, _Collective) and before.world is world:
         return before
-    # Scores lie in host memory: a group of our own, unless the default one handles that already.
-    on_host = distributed.get_backend() == "gloo"
-    group = None if on_host else distributed.new_group(backend="gloo")
-    return _Collective(distributed, group, world)
+    return _Collective(distributed, _host_group(distributed), world)
+
+
+def agree_on_seed(place: Place) -> int:
+    """A seed that rank 0 draws and tells the others. All ranks must call it."""
+    seed = secrets.randbits(63)
+    if place.world_size == 1:
+        return seed
+    distributed = _group_of(place.world_size)
+    if distributed is None:
+        raise ConfigError(
+            f"seed=None: {place.world_size} ranks can agree on a seed only in a process group of as many: call "
+            "torch.distributed.init_process_group before iterating, or give every rank the same seed="
+        )
+    import torch
+
+    told = torch.tensor([seed], dtype=torch.int64)
+    distributed.broadcast(told, src=0, group=_host_group(distributed))
+    return int(told.item())
+
+
+def _group_of(world_size: int) -> Any:
+    """`torch.distributed`, if it has a process group of so many ranks."""
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed if distributed.get_world_size() == world_size else None
+
+
+def _host_group(distributed: Any) -> Any:
+    """What is told lies in host memory: a group of our own, unless the default one handles that already."""
+    return None if distributed.get_backend() == "gloo" else distributed.new_group(backend="gloo")
 
 
 class _Collective:

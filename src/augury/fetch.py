@@ -39,11 +39,13 @@ class Reads:
     """What one caller waits for. `data` is complete once `done()`; until then only the fetcher touches it.
 
     Waits for one more than was started, until `Fetcher.release`: nothing is complete while requests are being made.
+    What `lingers` counts as in flight until `Fetcher.let_go`: whoever asks for it meanwhile gets the same bytes.
     """
 
-    def __init__(self, ring: Callable[[], None]) -> None:
+    def __init__(self, ring: Callable[[], None] = lambda: None, lingers: bool = False) -> None:
         self.data: dict[int, Buffer | Unreadable] = {}
         self.bytes_from: dict[str, int] = {}
+        self.lingers = lingers
         self._pending, self._ring = 1, ring
 
     def done(self) -> bool:
@@ -79,6 +81,7 @@ class Fetcher:
         self._rng = rng or random.Random()
         self._lock = threading.Lock()
         self._in_flight: dict[int, list[Reads]] = {}
+        self._lingering: dict[int, Buffer] = {}
         self._work: queue.SimpleQueue[tuple[Callable[[Ids], None], Ids] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._threads = [
@@ -106,6 +109,11 @@ class Fetcher:
         if complete:
             reads.ring()
 
+    def let_go(self, id: int) -> None:
+        """What was read for a `Reads` that lingers is in flight no longer."""
+        with self._lock:
+            self._lingering.pop(id, None)
+
     def close(self) -> None:
         """End the reader threads; reads under way end first, waiting retries at once. Nobody may be waiting."""
         self._closing.set()
@@ -124,7 +132,9 @@ class Fetcher:
             reads.expect(len(ids))
             for id in ids.tolist():
                 waiting = self._in_flight.get(id)
-                if waiting is None:
+                if (data := self._lingering.get(id)) is not None:
+                    reads.receive(id, data, IN_FLIGHT)
+                elif waiting is None:
                     self._in_flight[id] = [reads]
                     fresh.append(id)
                 else:
@@ -207,6 +217,8 @@ class Fetcher:
             for id, data in results:
                 came_from = holder
                 for reads in self._in_flight.pop(id):
+                    if reads.lingers and not isinstance(data, Unreadable):
+                        self._lingering[id] = data
                     if reads.receive(id, data, came_from):
                         complete.append(reads)
                     came_from = IN_FLIGHT  # the store was asked once: only the first who waited counts its bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from augury.buffers import BufferPool
 from augury.cache import Cache, Ticket
 from augury.errors import Unreadable
 from augury.fetch import SOURCE, Fetcher, Reads
-from augury.ids import Ids, Mask, first_seen
+from augury.ids import Ids, Mask, as_ids, first_seen
 from augury.metrics import Counts
 from augury.sources import Buffer, Source
 from augury.tiers.memory import MatrixTier
@@ -48,7 +49,7 @@ class Pending:
     ticket: Ticket
     reads: Reads
     lost: list[Ids]
-    """Ids that a tier turned out not to hold after all: they were read from the source."""
+    """Ids that a tier turned out not to hold after all, or was too slow to be asked for: read from the source."""
     abandoned: bool = False
     """Nobody waits for it: a read that is still under way may find that its sample has moved on."""
 
@@ -68,6 +69,8 @@ class Gatherer:
         self.source, self.cache = source, cache
         self._fetcher, self._buffers, self._admit = fetcher, buffers, admit
         self._row_bytes = row_bytes(source)
+        self.passed_over: frozenset[int] = frozenset()
+        """Levels that are read from later than the source: what they hold is read from there (holders.py)."""
         top = cache.levels[0].tier if cache.levels else None
         self._instant = top is not None and top.instant
         self._matrix = top if isinstance(top, MatrixTier) and self._row_bytes is not None else None
@@ -79,6 +82,37 @@ class Gatherer:
     def begin_unasked(self, ids: Ids, ring: Callable[[], None]) -> Pending:
         """The same for ids that the policy wants to hold and nobody has asked for."""
         return self._begin(self.cache.decide_unasked(ids), ring)
+
+    def begin_filled(self, data: dict[int, Buffer | Unreadable]) -> Pending:
+        """The same for samples whose bytes are at hand already: only a turn is waited for."""
+        pending = Pending(self.cache.decide_unasked(as_ids(list(data))), Reads(), [])
+        pending.reads.data.update(data)
+        pending.reads.settle()
+        return pending
+
+    def read_aside(self, id: int, ring: Callable[[], None]) -> Reads:
+        """Read a sample beside the batches, from whoever holds it, with nothing decided yet; `let_go` ends it.
+
+        Until then a batch that asks for it gets these bytes.
+        """
+        reads, depth = Reads(ring, lingers=True), self.cache.holder(id)
+        if depth is None or depth in self.passed_over:
+            self._fetcher.start(as_ids([id]), reads)
+        else:
+            self._fetcher.start_from(self.cache.levels[depth].tier, as_ids([id]), reads, partial(self._gone, depth))
+        self._fetcher.release(reads)
+        return reads
+
+    def let_go(self, id: int) -> None:
+        """What was read aside has been decided about, or is not needed."""
+        self._fetcher.let_go(id)
+
+    def _gone(self, depth: int, ids: Ids) -> None:
+        """A tier did not hold what it held when it was read aside: it has given it up meanwhile, or lost it."""
+        still = ids[self.cache.levels[depth].policy.resident[ids]]
+        if len(still):
+            self.cache.report_damage(depth, len(still))
+            self.cache.lose(depth, still, self.cache.turn)
 
     def _begin(self, ticket: Ticket, ring: Callable[[], None]) -> Pending:
         pending = Pending(ticket, Reads(ring), [])
@@ -114,6 +148,8 @@ class Gatherer:
             late = np.array([id not in reads.data for id in decided.served.tolist()], np.bool_)
             if late.any():
                 self._catch_up(decided.served[late], decided.level[late], pending)
+            for id in reads.data:
+                reads.data[id] = self._checked(id, reads.data[id])
         except BaseException:
             self.abandon(pending)
             raise
@@ -171,6 +207,10 @@ class Gatherer:
         decided, reads = pending.ticket.step, pending.reads
         for depth in range(1 if self._instant else 0, len(self.cache.levels)):
             held = first_seen(decided.served[decided.level == depth])
+            if depth in self.passed_over and len(held):
+                pending.lost.append(held)
+                self._fetcher.start(held, reads)
+                continue
             held = held[self.cache.readable(depth, held)]
             if len(held):
                 tier = self.cache.levels[depth].tier
@@ -230,14 +270,18 @@ class Gatherer:
         if missing.any():
             self._catch_up(absent[missing], pending.ticket.step.level[where[missing]], pending)
         for at, id in zip(where.tolist(), absent.tolist(), strict=True):
-            data = reads.data[id]
-            if isinstance(rows, np.ndarray) and not isinstance(data, Unreadable) and len(data) != rows.shape[1]:
-                reason = f"the source gave {len(data)} bytes where its catalog says {rows.shape[1]}"
-                data = reads.data[id] = Unreadable(id, self.source.catalog.location(id), reason)
+            data = reads.data[id] = self._checked(id, reads.data[id])
             if isinstance(data, Unreadable):
                 errors[at] = data
             else:
                 _put(rows, at, data)
+
+    def _checked(self, id: int, data: Buffer | Unreadable) -> Buffer | Unreadable:
+        """The bytes, if they are as many as they must be where all samples have one size."""
+        if self._row_bytes is None or isinstance(data, Unreadable) or len(data) == self._row_bytes:
+            return data
+        reason = f"the source gave {len(data)} bytes where its catalog says {self._row_bytes}"
+        return Unreadable(id, self.source.catalog.location(id), reason)
 
     def _catch_up(self, ids: Ids, level: NDArray[np.int8], pending: Pending) -> None:
         """Read now what could not be read ahead: bytes that were still on their way into a lower tier when this batch

@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 Ids: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 Scores: TypeAlias = NDArray[np.float32]
+Times: TypeAlias = NDArray[np.int32]
+"""How often each of some ids is requested."""
 
 NONE: Ids = np.empty(0, np.int64)
 NONE.flags.writeable = False
@@ -47,6 +49,12 @@ def first_seen(ids: Ids) -> Ids:
 def frequency(order: Ids, samples: int) -> NDArray[np.int64]:
     """How often the order names each id."""
     return np.bincount(order, minlength=samples)
+
+
+def counted(order: Ids, samples: int) -> tuple[Ids, Times]:
+    """The distinct ids, in the order of their first occurrence, and how often each occurs."""
+    distinct = first_seen(order)
+    return distinct, frequency(order, samples)[distinct].astype(np.int32)
 
 
 def uses(order: Ids, samples: int, kind: type[np.integer[Any]] = np.int64) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""From what the user says (ram, disk, recipe) to the levels of a cache, with every limit checked first.
+"""From what the user says (ram, disk, or levels; recipe) to the levels of a cache, with every limit checked first.
 
 The only place that knows how tiers and policies are put together. It decides nothing while training runs.
 """
@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augury.cache import Cache, Level
-from augury.distributed import Place
+from augury.distributed import Place, local_place
 from augury.errors import AuguryWarning, ConfigError
 from augury.gather import row_bytes
 from augury.recipes import Recipe, policy_rng
 from augury.sources import Source
+from augury.storage import Storage
 from augury.tiers import Tier
 from augury.tiers.directory import empty_shares_beyond
 from augury.tiers.disk import DiskTier
@@ -30,6 +31,9 @@ from augury.units import Size, format_size, parse_size
 Disk: TypeAlias = str | tuple[str | os.PathLike[str], Size]
 """Where and how much: "/nvme/augury:200GB" or ("/nvme/augury", "200GB")."""
 
+Levels: TypeAlias = str | os.PathLike[str] | Storage
+"""The same for all levels, with their throughputs: a TOML file, or what was read from one."""
+
 AHEAD = 8
 """Batches that the read-ahead window holds by default: covers the latency of 32 readers for batches of 16 or more."""
 
@@ -39,10 +43,44 @@ class Memory(NamedTuple):
 
     tier: int
     window: int
+    filling: int = 0
+    """For samples on their way into a level before anybody has asked for them."""
 
 
-def divide_memory(source: Source, batch_size: int, ram: Size | None, readahead: Size | None, holds: bool) -> Memory:
-    """The memory tier's share and the read-ahead window's; together they are `ram`."""
+class Limits(NamedTuple):
+    """What the user grants, in whichever way it was said."""
+
+    ram: Size | None
+    disk: Disk | None
+    storage: Storage | None = None
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether samples may be held in memory."""
+        return self.storage is None or self.ram is not None
+
+
+def limits(ram: Size | None, disk: Disk | None, levels: Levels | None) -> Limits:
+    """`ram` and `disk`, or both from `levels`."""
+    if levels is None:
+        return Limits(ram, disk)
+    if ram is not None or disk is not None:
+        raise ConfigError("levels= says how much memory and disk there is: leave out ram= and disk= beside it")
+    storage = levels if isinstance(levels, Storage) else Storage.load(levels)
+    found = {level.name: level for level in storage.levels}
+    if "disk" in found and found["disk"].path is None:
+        raise ConfigError('levels=: say where the disk level is, like path = "/nvme/augury"')
+    memory = found["ram"].capacity if "ram" in found else None
+    return Limits(memory, (found["disk"].path or "", found["disk"].capacity) if "disk" in found else None, storage)
+
+
+def divide_memory(
+    source: Source, batch_size: int, ram: Size | None, readahead: Size | None, holds: bool, fills: bool = False
+) -> Memory:
+    """The memory tier's share and the read-ahead window's; together they are `ram`.
+
+    A recipe that `fills` levels beside training does so within a quarter of the window.
+    """
     sizes = source.catalog.sizes
     total = source.catalog.total_bytes
     wanted = AHEAD * batch_size * max(1, total // len(sizes))
@@ -64,7 +102,8 @@ def divide_memory(source: Source, batch_size: int, ram: Size | None, readahead: 
         )
     if window > limit:
         raise ConfigError(f"readahead={format_size(window)} is part of ram={format_size(limit)} and cannot exceed it")
-    return Memory(limit - window if holds else 0, window)
+    filling = min(window // 4, window - largest) if fills else 0
+    return Memory(limit - window if holds else 0, window - filling, filling)
 
 
 def open_tiers(source: Source, memory: int, disk: Disk | None, place: Place) -> list[Tier]:
@@ -90,6 +129,34 @@ def open_cache(
         policy = recipe.policy(costs, tier.capacity, policy_rng(seed, depth))
         levels.append(Level(policy if recorder is None else recorder.wrap(policy, depth, costs), tier))
     return Cache(levels, source.catalog.sizes)
+
+
+def open_own_cache(
+    source: Source,
+    recipe: Recipe,
+    memory: int,
+    disk: Disk | None,
+    header: dict[str, Any],
+    trace: str | os.PathLike[str] | None,
+    keep: Callable[[Any], Any],
+) -> tuple[Cache, Recorder | None]:
+    """A loader's own cache and, with `trace`, its log. Whatever is opened is handed to `keep`, which closes it."""
+    tiers = open_tiers(source, memory, disk, local_place())
+    for tier in tiers:
+        keep(tier)
+    # Only now: another job that has the disk may be recording to the same file.
+    recorder = None if trace is None else keep(Recorder(trace, header, source.catalog.sizes))
+    return open_cache(source, recipe, tiers, header["seed"], recorder), recorder
+
+
+def check_shared(cache: Cache, source: Source) -> Cache:
+    """Another loader's cache, if it is for as many samples."""
+    samples = len(source.catalog)
+    if cache.samples != samples:
+        raise ConfigError(
+            f"the cache is for {cache.samples} samples and this data has {samples}: share only over one dataset"
+        )
+    return cache
 
 
 def _disk_tier(source: Source, disk: Disk, place: Place) -> DiskTier:

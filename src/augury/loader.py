@@ -6,11 +6,9 @@ which batch comes when, staging.py reads ahead, gather.py collects bytes, batch.
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,26 +17,38 @@ from typing import Any, Literal
 from numpy.typing import ArrayLike
 
 from augury import recipes
-from augury.arguments import check_callable, check_positive, check_seed, checked_subset, refuse_with_cache
-from augury.batch import Bad, Batch, Finished, Finisher, OnError, Transform, as_tensors, check_on_error
+from augury.arguments import (
+    check_callable,
+    check_positive,
+    check_seed,
+    check_state,
+    checked_subset,
+    refuse_with_cache,
+)
+from augury.batch import Bad, Batch, Finisher, OnError, Transform, as_tensors, check_on_error
 from augury.buffers import BufferPool, pinned_buffers
 from augury.cache import Cache
-from augury.distributed import local_place, place
-from augury.errors import AuguryWarning, BadFeedback, Closed, ConfigError, UnknownName
+from augury.distributed import place
+from augury.errors import BadFeedback, Closed, ConfigError, UnknownName
+from augury.exchange import agree_on_seed
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer
 from augury.ids import Ids
 from augury.knowledge import LAG
 from augury.learning import Learning
-from augury.levels import Disk, divide_memory, open_cache, open_tiers
-from augury.metrics import EpochStats, Stats
+from augury.levels import Disk, Levels, check_shared, divide_memory, limits, open_own_cache
+from augury.metrics import Stats
 from augury.owned import Owned
+from augury.planning import Planning, check_epochs
+from augury.policies import Foresight
 from augury.samplers.ranks import share_size
 from augury.samplers.shuffle import InOrder
 from augury.schedule import Schedule
 from augury.sources import open_source
-from augury.staging import Staged, Staging
+from augury.staging import Staging
+from augury.tally import Tally
 from augury.trace import Recorder
+from augury.transforms.keep import Keep, apply_keep
 from augury.units import Size
 from augury.workers import Workers
 
@@ -67,10 +77,17 @@ class Loader:
     disk:
         A second level below the memory: "/nvme/augury:200GB". It survives restarts. Shared evenly by the processes
         of one machine (as LOCAL_WORLD_SIZE says).
+    levels:
+        Instead of `ram` and `disk`: a TOML file that `augury probe` has made (or a `Storage`) with the capacity of each
+        level, how many threads fill it, and how fast it is. Where the source is faster, it is read instead of the disk.
     readahead:
         The part of `ram` for batches on their way; by default eight batches, at most a quarter of `ram`.
     transform, target_transform:
-        Called with one sample (bytes, an array, or the dataset's item) or its label, after the cache, in a pool.
+        Called with one sample (bytes, an array, or the dataset's item) or its label, after the cache, in a pool. Those
+        of `augury.transforms` augment alike in every run with the same seed.
+    keep:
+        What the cache holds of each sample: "encoded", its bytes as stored; or "decoded", what the leading Decode,
+        Resize and CenterCrop of `transform` make of them: more room, less work. What is random always runs anew.
     collate:
         Makes `x` of a list of samples; by default arrays are stacked and tuples and dicts followed.
     workers, processes:
@@ -79,10 +96,13 @@ class Loader:
         Threads that read from the source, and how often a passing failure is tried again.
     shuffle, subset, drop_last:
         False: by id. Only these ids. Leave out the last, incomplete batch.
+    seed:
+        Of the order of every epoch. None: one that rank 0 draws when iteration starts and tells the others.
     rank, world_size:
         By default of `torch.distributed`, or of the launcher's variables, when iteration starts.
     epochs:
-        How many epochs there will be, if known: nothing is read ahead beyond the last one.
+        How many epochs there will be, if known: nothing is read ahead beyond the last one. A recipe that plans the
+        whole run (hdmlp) must know it.
     on_error:
         What to do about a sample that cannot be read or decoded: "raise", "skip" it, or "substitute" another sample of
         the batch. Either way it is listed in `quarantine`, by id and location.
@@ -105,12 +125,14 @@ class Loader:
         recipe: str | recipes.Recipe | None = None,
         ram: Size | None = None,
         disk: Disk | None = None,
+        levels: Levels | None = None,
         readahead: Size | None = None,
         transform: Transform | None = None,
+        keep: Keep = "encoded",
         target_transform: Transform | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         labels: Any = None,
-        seed: int = 0,
+        seed: int | None = 0,
         shuffle: bool = True,
         subset: ArrayLike | None = None,
         drop_last: bool = False,
@@ -132,25 +154,40 @@ class Loader:
         check_positive(batch_size=batch_size, readers=readers, lag=lag)
         check_positive(**{name: n for name, n in (("workers", workers), ("epochs", epochs)) if n is not None})
         check_callable(transform=transform, target_transform=target_transform, collate=collate)
-        check_seed(seed)
+        check_seed(0 if seed is None else seed)
         place(rank, world_size)  # what is given must be right now; what is not is asked when iteration starts
         self.recipe = recipes.find(recipe or recipes.DEFAULT)
         if cache is not None:
-            refuse_with_cache(ram=ram, disk=disk, recipe=recipe, trace=trace)
+            kept = None if keep == "encoded" else keep
+            refuse_with_cache(ram=ram, disk=disk, levels=levels, recipe=recipe, trace=trace, keep=kept)
+        check_epochs(self.recipe, epochs)
+        granted = limits(ram, disk, levels)
+        foresight = self.recipe.foresight if admit and cache is None else Foresight.NOTHING
         self._given_place = rank, world_size
         self._tensors = _wants_tensors(output)
         self._owned = Owned()
         self._finalizer = weakref.finalize(self, self._owned.close)
         try:
-            self.source = self._owned.keep(open_source(data, labels), unless=data)
-            self.batch_size, self.drop_last, self.seed, self.epochs = int(batch_size), drop_last, int(seed), epochs
+            opened = self._owned.keep(open_source(data, labels), unless=data)
+            self.source, transform = apply_keep(keep, opened, transform)
+            self._owned.keep(self.source, unless=opened)
+            self.batch_size, self.drop_last, self.epochs = int(batch_size), drop_last, epochs
+            self.seed = None if seed is None else int(seed)
             self.subset = None if subset is None else checked_subset(subset, len(self.source.catalog))
             self._make_sampler = self.recipe.sampler if shuffle else InOrder
-            holds = cache is None and self.recipe.name != "none"
-            memory = divide_memory(self.source, batch_size, ram, readahead, holds)
+            holds = cache is None and self.recipe.name != "none" and granted.has_memory
+            fills = foresight == Foresight.RUN
+            memory = divide_memory(self.source, batch_size, granted.ram, readahead, holds, fills)
             self._window = memory.window
             self._recorder: Recorder | None = None
-            self.cache = self._own_cache(memory.tier, disk, trace) if cache is None else self._shared_cache(cache)
+            if cache is None:
+                # The chance of policies need not be that of orders, which is perhaps not known yet.
+                header = {"recipe": self.recipe.name, "seed": self.seed or 0, "batch": self.batch_size}
+                self.cache, self._recorder = open_own_cache(
+                    self.source, self.recipe, memory.tier, granted.disk, header, trace, self._owned.keep
+                )
+            else:
+                self.cache = check_shared(cache, self.source)
             fetcher = self._owned.keep(Fetcher(self.source, readers, retries))
             buffers = pinned_buffers() if pin_memory else BufferPool()
             self._finish = Finisher(
@@ -161,18 +198,16 @@ class Loader:
             self._gatherer = Gatherer(self.source, self.cache, fetcher, buffers, admit)
             self._learning = Learning(self.recipe, self.cache, lag, admit and cache is None)
             self._owned.keep(self._learning)
+            self._planning = Planning(foresight, self._gatherer, granted.storage, memory.filling, readers)
         except BaseException:
             self._finalizer()
             raise
-        self._plans = self.recipe.foresight and admit and cache is None
         self._epoch = self._offset = 0
         self._jump: int | None = None
         self._left_midway = self._resumed = False
         self._running: _Running | None = None
-        self._stats: dict[int, EpochStats] = {}
+        self._tally = Tally(on_error)
         self._pid = os.getpid()
-        self.quarantine: list[Bad] = []
-        """Samples that could not be used, each once, as errors with `id`, `location` and `reason`."""
 
     def __len__(self) -> int:
         """Batches per epoch, the same on every rank."""
@@ -181,6 +216,8 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """The next epoch, or the rest of the one that was resumed."""
         self._check_usable()
+        if self.seed is None:
+            self.seed = agree_on_seed(place(*self._given_place))
         if self._jump is not None:
             self._epoch, self._offset = self._jump, 0
         elif self._left_midway or self._schedule().batches_from(self._offset) == 0:
@@ -251,23 +288,22 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken. Costs nothing: no batch is read to be skipped."""
         self._check_usable()
-        if state.get("version") != 1:
-            raise ConfigError(f"this state has version {state.get('version')!r}; this release reads version 1")
-        for name, mine in (("samples", self._samples), ("recipe", self.recipe.name)):
-            if state[name] != mine:
-                raise ConfigError(f"this state was saved with {name}={state[name]!r}, and this loader has {mine!r}")
-        epoch, offset = int(state["epoch"]), int(state["offset"])
-        if epoch < 0 or not 0 <= offset <= self._samples:
-            raise ConfigError(f"this state is at sample {offset} of epoch {epoch}, which does not exist")
+        epoch, offset = check_state(state, self._samples, self.recipe.name)
         self._stop()
         self._learning.load_state_dict(state)
-        self.seed, self._epoch, self._offset = int(state["seed"]), epoch, offset
+        self._planning.restart()
+        self.seed = None if state["seed"] is None else int(state["seed"])
+        self._epoch, self._offset = epoch, offset
         self._jump, self._left_midway, self._resumed = None, False, True
+
+    @property
+    def quarantine(self) -> list[Bad]:
+        """Samples that could not be used, each once, as errors with `id`, `location` and `reason`."""
+        return self._tally.quarantine
 
     def stats(self) -> Stats:
         """Hits, misses, bytes by holder and seconds waited, per epoch and in total, of the batches handed out."""
-        epochs = [copy.deepcopy(self._stats[epoch]) for epoch in sorted(self._stats)]
-        return Stats(epochs, self._learning.counts)
+        return Stats(self._tally.epochs(), self._learning.counts)
 
     def close(self) -> None:
         """End all threads and give back memory and files. What is on disk stays for the next run."""
@@ -288,7 +324,7 @@ class Loader:
     def _schedule(self) -> Schedule:
         where = place(*self._given_place)
         count = share_size(self._samples, self.batch_size, *where, self.drop_last)
-        sampler = self._make_sampler(self._samples, self.seed, *where, count)
+        sampler = self._make_sampler(self._samples, self.seed or 0, *where, count)  # (its length needs no seed)
         return Schedule(sampler, self.batch_size, where, self._samples, self.subset, self.drop_last, self.epochs)
 
     def _run_from(self, epoch: int, offset: int) -> _Running:
@@ -304,14 +340,22 @@ class Loader:
                 f"an epoch has no batch: {self._samples} samples, batch_size={self.batch_size}, "
                 f"world_size={where.world_size}, drop_last={self.drop_last}"
             )
-        learning = self._learning
+        learning, planning, seed = self._learning, self._planning, self.seed or 0
         rest = learning.start(schedule, epoch, offset)
+        self._plan(schedule, seed, epoch, offset)
         begin = partial(_begin_epoch, learning, self._recorder)
-        walk = schedule.walk(epoch, offset, self.cache, learning.known, self._plans, begin, rest)
-        staging = Staging(walk, self._gatherer, self._finish, self._workers, self._window, learning.feedback)
+        walk = schedule.walk(epoch, offset, self.cache, learning.known, planning.each_epoch, begin, rest)
+        parts = self._gatherer, self._finish, self._workers
+        staging = Staging(walk, *parts, self._window, seed, learning.feedback, planning.filler)
         self._running = _Running(staging, schedule, (epoch, offset))
         self._owned.staging = staging
         return self._running
+
+    def _plan(self, schedule: Schedule, seed: int, epoch: int, offset: int) -> None:
+        began = time.perf_counter()
+        self._planning.start(schedule, seed, epoch, offset, self._learning.known)
+        if self._planning.filler is not None:
+            self._tally.epoch(epoch).stall_seconds += time.perf_counter() - began  # training waits for it
 
     def _batches(self, running: _Running, iterator: int, count: int) -> Iterator[Batch]:
         some = False
@@ -328,7 +372,7 @@ class Loader:
             elif last and not some:
                 raise self.quarantine[-1]  # not one sample of the epoch could be used: that is no training
             now = time.perf_counter()
-            self._stats[running.delivered].seconds += now - began
+            self._tally.epoch(running.delivered).seconds += now - began
             began = now
 
     def _next(self, running: _Running, last: bool) -> Batch | None:
@@ -345,7 +389,7 @@ class Loader:
         epoch, offset = running.next
         running.delivered = epoch
         distinct = self._learning.take(epoch, staged.raw.ids)
-        self._note(epoch, staged, finished, distinct, waited)
+        self._tally.note(epoch, staged, finished, distinct, waited)
         if last:
             self._epoch, self._offset, self._left_midway = epoch + 1, 0, False
         else:
@@ -359,42 +403,6 @@ class Loader:
             return None
         batch = finished.batch
         return Batch(as_tensors(batch.x), as_tensors(batch.y), batch.ids) if self._tensors else batch
-
-    def _note(self, epoch: int, staged: Staged, finished: Finished, distinct: int, waited: float) -> None:
-        raw = staged.raw
-        stats = self._stats.setdefault(epoch, EpochStats(epoch))
-        batches = 0 if finished.batch is None else 1
-        bad = len(finished.bad)
-        stats.add(EpochStats(epoch, raw.counts, batches, distinct, raw.bytes_from, raw.unasked_bytes, bad, waited))
-        if finished.bad and not self.quarantine:
-            warnings.warn(
-                f"{finished.bad[0]}. Training goes on (on_error={self._finish.on_error!r}); "
-                "this and all others are listed in loader.quarantine.",
-                AuguryWarning,
-                stacklevel=5,
-            )
-        known = {bad.id for bad in self.quarantine} if finished.bad else set()
-        self.quarantine.extend(bad for bad in finished.bad if bad.id not in known)
-
-    def _own_cache(self, memory: int, disk: Disk | None, trace: str | os.PathLike[str] | None) -> Cache:
-        tiers = open_tiers(self.source, memory, disk, local_place())
-        for tier in tiers:
-            self._owned.keep(tier)
-        if trace is not None:  # only now: another job that has the disk may be recording to the same file
-            self._recorder = self._owned.keep(self._record_to(trace))
-        return open_cache(self.source, self.recipe, tiers, self.seed, self._recorder)
-
-    def _shared_cache(self, cache: Cache) -> Cache:
-        samples = len(self.source.catalog)
-        if cache.samples != samples:
-            raise ConfigError(
-                f"the cache is for {cache.samples} samples and this data has {samples}: share only over one dataset"
-            )
-        return cache
-
-    def _record_to(self, path: str | os.PathLike[str]) -> Recorder:
-        header = {"recipe": self.recipe.name, "seed": self.seed, "batch": self.batch_size}
-        return Recorder(path, header, self.source.catalog.sizes)
 
     def _check_usable(self) -> None:
         if not self._finalizer.alive:

@@ -11,14 +11,17 @@ from functools import partial
 import numpy as np
 
 from augury.errors import UnknownName
-from augury.policies import MakePolicy
+from augury.policies import Foresight, MakePolicy
 from augury.policies.classic import FIFO, LFU, LRU, MIN, MinIO, Nothing, Random
+from augury.policies.placement import Placement
 from augury.policies.shade import APP, APPByLot, ByScore, ByScoreAndUse
 from augury.samplers import MakeSampler
 from augury.samplers.importance import PADS, PaperPADS, Weighted
 from augury.samplers.shuffle import Shuffle
 from augury.scorers import MakeScorer
 from augury.scorers.loss import BatchLoss, LossRank
+
+EPOCHS, RUN = Foresight.EPOCHS, Foresight.RUN
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class Recipe:
     sampler: MakeSampler = Shuffle
     scorer: MakeScorer | None = None
     """What makes scores of losses; None: feedback is of no use to this recipe."""
-    foresight: bool = False
-    """Whether the policy uses `plan`: then it is given the future, as far as it is known."""
+    foresight: Foresight = Foresight.NOTHING
+    """How much of the future the policy is told with `plan`, as far as it is known."""
 
     @property
     def learns(self) -> bool:
@@ -49,16 +52,19 @@ RECIPES = {
         Recipe("fifo", FIFO, "the longest held leaves"),
         Recipe("random", Random, "any one leaves"),
         Recipe("minio", MinIO, "fill, then never evict (CoorDL)"),
-        Recipe("min", MIN, "the one needed furthest in the future leaves (Belady)", foresight=True),
-        Recipe("shade", APPByLot, "the important are drawn, kept and repeated (SHADE)", PADS, LossRank, foresight=True),
-        Recipe("shade-1", APPByLot, "SHADE without repetition", partial(PADS, repetition=1), LossRank, foresight=True),
+        Recipe("min", MIN, "the one needed furthest in the future leaves (Belady)", foresight=EPOCHS),
+        Recipe("hdmlp", Placement, "the most often requested have a place, filled ahead (HDMLP)", foresight=RUN),
+        Recipe("shade", APPByLot, "the important are drawn, kept, repeated (SHADE)", PADS, LossRank, foresight=EPOCHS),
+        Recipe(
+            "shade-1", APPByLot, "SHADE without repetition", partial(PADS, repetition=1), LossRank, foresight=EPOCHS
+        ),
         Recipe(
             "shade-paper",
             APP,
             "SHADE as its public code: hits first, nothing explored",
             PaperPADS,
             LossRank,
-            foresight=True,
+            foresight=EPOCHS,
         ),
         Recipe(
             "sh-app",
@@ -66,7 +72,7 @@ RECIPES = {
             "SHADE's cache, but minibatch losses and plain importance sampling",
             Weighted,
             BatchLoss,
-            foresight=True,
+            foresight=EPOCHS,
         ),
         Recipe("sh-pq", ByScore, "minibatch losses; the least important leaves", Weighted, BatchLoss),
         Recipe("sh-pqlfu", ByScoreAndUse, "as sh-pq; of equals the least often used leaves", Weighted, BatchLoss),

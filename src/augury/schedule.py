@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from augury.distributed import Place
-from augury.ids import Ids, Mask
+from augury.errors import ConfigError
+from augury.ids import NONE, Ids, Mask, Times, first_seen
 from augury.knowledge import Knowledge
 from augury.samplers import Sampler
 from augury.samplers.ranks import batches, share, share_size
@@ -38,8 +39,8 @@ class Held(Protocol):
     def resident(self) -> Mask:
         """Who is held, by any level, after all that was decided so far."""
 
-    def plan(self, order: Ids) -> None:
-        """What will be requested from now on."""
+    def plan(self, order: Ids, *, times: Times | None = None) -> None:
+        """What will be requested from now on; with `times` each id once, and how often."""
 
     def wanted(self) -> Ids:
         """Who should be read unasked, most urgent first."""
@@ -114,6 +115,27 @@ class Schedule:
             epoch, offset = epoch + 1, 0
             if upcoming is None:
                 upcoming = self._draw(epoch, known)
+
+    def tell_run(self, epoch: int, offset: int, cache: Held, known: Knowledge) -> None:
+        """Tell the cache, before a walk, all that this rank will request until the end of the run. Takes a while."""
+        order, times = self.future(epoch, offset, known)
+        cache.plan(order, times=times)
+
+    def future(self, epoch: int, offset: int, known: Knowledge) -> tuple[Ids, Times]:
+        """Whom this rank requests from there until the end of the run, in the order of first requests; and how often.
+
+        Epochs are drawn one at a time and not kept: a run of any length takes the memory of one order.
+        """
+        if self.epochs is None or not self.sampler.foreseeable:
+            raise ConfigError("to plan the whole run, say how many epochs= there are, and draw them without feedback")
+        times = np.zeros(self.samples if self.subset is None else int(self.subset.max()) + 1, np.int32)
+        fresh = [NONE]
+        for number in range(epoch, self.epochs):
+            ids = self._ids(self._draw(number, known, offset if number == epoch else 0))
+            fresh.append(first_seen(ids[times[ids] == 0]))
+            times += np.bincount(ids, minlength=len(times)).astype(np.int32)
+        order = np.concatenate(fresh)
+        return order, times[order]
 
     def _tell(self, cache: Held, order: Ids, upcoming: Ids | None, plan: bool) -> None:
         if plan:

@@ -22,9 +22,11 @@ from functools import partial
 from augury.batch import Finished, Finisher, nbytes
 from augury.errors import AuguryError
 from augury.feedback import Feedback, nobody
+from augury.filling import Filled, Filler
 from augury.gather import Gatherer, Pending, Raw, Unasked
 from augury.ids import Ids
 from augury.schedule import Work
+from augury.transforms.chance import Chance
 from augury.workers import Workers
 
 TOGETHER = 1 << 23
@@ -68,16 +70,18 @@ class Staging:
         finish: Finisher,
         workers: Workers | None,
         window: int,
+        seed: int,
         feedback: Feedback | None = None,
+        filler: Filler | None = None,
         job: int = 0,
     ) -> None:
         self._schedule, self._gatherer, self._finish, self._workers = schedule, gatherer, finish, workers
-        self._window, self._job, self._feedback = window, job, feedback
+        self._window, self._seed, self._job, self._feedback, self._filler = window, seed, job, feedback, filler
         self._sizes = gatherer.source.catalog.sizes
         self._row_bytes = gatherer.source.catalog.uniform_size
         self._stored_bytes = self._finished_bytes = 1
         """Of all batches that a pool has finished: decoded images take more room than files."""
-        self._measured = workers is None
+        self._measured = workers is None or finish.sample_bytes is not None
         self._reserved = self._released = 0
         """Bytes that ever entered the window (the pump counts) and that ever left it (the consumer counts)."""
         self._entered = self._left = 0
@@ -88,7 +92,7 @@ class Staging:
         """Batches decided that training asked for."""
         self._prefetched = Unasked(0, 0)
         """Read unasked since the last batch was delivered."""
-        self._decided: deque[_Decided] = deque()
+        self._decided: deque[_Decided | Filled] = deque()
         self._delivery: queue.SimpleQueue[Staged | _Ended] = queue.SimpleQueue()
         self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._taken: Staged | _Ended | None = None
@@ -97,6 +101,8 @@ class Staging:
         gatherer.cache.listen(self)
         if feedback is not None:
             feedback.wake = self._wake
+        if filler is not None:
+            filler.wake = self.ring
         self._pump.start()
 
     def ring(self) -> None:
@@ -131,6 +137,8 @@ class Staging:
         self._gatherer.cache.unlisten(self)
         if self._feedback is not None:
             self._feedback.wake = nobody  # else it would keep what was not delivered
+        if self._filler is not None:
+            self._filler.wake = nobody
 
     def _wake(self) -> None:
         """There may be room, or feedback, for one more decision."""
@@ -146,7 +154,11 @@ class Staging:
             error = raised
         self._delivery.put(_Ended(error))
         while self._decided:
-            self._gatherer.abandon(self._decided.popleft().pending)
+            given_up = self._decided.popleft()
+            if isinstance(given_up, Filled):
+                self._finish_filled(given_up)
+            else:
+                self._gatherer.abandon(given_up.pending)
 
     def _advance(self) -> bool:
         """Collect the oldest batches if they are there, else decide one more if it fits, else wait. False: all done."""
@@ -158,6 +170,8 @@ class Staging:
         work = self._upcoming
         if self._exhausted and not self._decided:
             return False
+        if self._fill():
+            return True
         if work is not None and self._has_room(work):
             self._upcoming = None
             self._decide(work)
@@ -169,6 +183,19 @@ class Staging:
                 self._rings.get()
             self._pump_waits = False
         return True
+
+    def _fill(self) -> bool:
+        """Let the levels be filled beside the batches; whether something has arrived and was decided about."""
+        filled = None if self._filler is None else self._filler.advance()
+        if filled is None:
+            return False
+        self._decided.append(filled)
+        self._count_unasked(filled.unasked)
+        return True
+
+    def _finish_filled(self, filled: Filled) -> None:
+        assert self._filler is not None
+        self._filler.finish(filled)
 
     def _look_ahead(self) -> None:
         """Know the next batch, unless it depends on feedback that is still to come."""
@@ -186,6 +213,8 @@ class Staging:
     def _may_wait_for_company(self) -> bool:
         """Whether a few more batches may be decided before the oldest is collected: only those that cost no time."""
         last = self._decided[-1]
+        if isinstance(last, Filled):
+            return False
         together = (len(self._decided) + 1) * last.reserved
         return together <= TOGETHER and self._gatherer.joinable(last.pending) and not last.work.ends_epoch
 
@@ -198,8 +227,11 @@ class Staging:
 
     def _cost(self, work: Work) -> int:
         """What a batch occupies: its bytes, or what has become of such bytes so far, if that is more."""
+        stored = self._stored(work.ids)
+        if self._finish.sample_bytes is not None:
+            return max(stored, self._finish.sample_bytes * len(work.ids))
         swell = max(1.0, self._finished_bytes / self._stored_bytes)
-        return max(len(work.ids), int(self._stored(work.ids) * swell))
+        return max(len(work.ids), int(stored * swell))
 
     def _stored(self, ids: Ids) -> int:
         return self._row_bytes * len(ids) if self._row_bytes is not None else int(self._sizes[ids].sum())
@@ -217,12 +249,18 @@ class Staging:
 
     def _collect(self) -> None:
         """Collect the oldest batch, together with those behind it that are in the topmost tier as it is."""
-        line = [self._decided.popleft()]
-        if not line[0].work.asked:
-            self._keep_unasked(line[0])
+        first = self._decided.popleft()
+        if isinstance(first, Filled):
+            self._finish_filled(first)
             return
+        if not first.work.asked:
+            self._keep_unasked(first)
+            return
+        line = [first]
         while self._decided and self._gatherer.joins(line[-1].pending, self._decided[0].pending):
-            line.append(self._decided.popleft())
+            following = self._decided.popleft()
+            assert isinstance(following, _Decided)  # what was filled moves bytes and joins nobody
+            line.append(following)
         try:
             if len(line) == 1:
                 raws = [self._gatherer.finish(line[0].pending)]
@@ -236,9 +274,11 @@ class Staging:
             self._deliver(each, raw)
 
     def _keep_unasked(self, decided: _Decided) -> None:
-        unasked = self._gatherer.finish_unasked(decided.pending)
+        self._count_unasked(self._gatherer.finish_unasked(decided.pending))
         self._reserved -= decided.reserved
         self._entered -= 1
+
+    def _count_unasked(self, unasked: Unasked) -> None:
         before = self._prefetched
         self._prefetched = Unasked(before.samples + unasked.samples, before.bytes + unasked.bytes)
 
@@ -246,17 +286,18 @@ class Staging:
         result: Finished | Future[Finished]
         raw.counts.prefetched, raw.unasked_bytes = self._prefetched
         self._prefetched = Unasked(0, 0)
+        chance = Chance(self._seed, decided.work.epoch)
         if self._workers is None:
-            result = self._finished(raw)
+            result = self._finished(raw, chance)
         else:
-            result = self._workers.submit(raw)
+            result = self._workers.submit(raw, chance)
             result.add_done_callback(partial(self._measure, raw))
         self._delivery.put(Staged(decided.work, decided.reserved, raw, result))
 
-    def _finished(self, raw: Raw) -> Finished | Future[Finished]:
+    def _finished(self, raw: Raw, chance: Chance) -> Finished | Future[Finished]:
         """Finish here and now; an error keeps its place in the order, as it would in a pool."""
         try:
-            return self._finish(raw)
+            return self._finish(raw, chance)
         except AuguryError as error:
             failed: Future[Finished] = Future()
             failed.set_exception(error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.ids import NONE, Ids, first_seen
+from augury.ids import NONE, Ids, Times, first_seen
 from augury.metrics import Counts
 from augury.policies import Policy
 
@@ -59,6 +59,15 @@ def step(stack: Sequence[Policy], ids: Ids, job: int = 0, admit: bool = True) ->
     absent = first_seen(served[level > 0]) if source > 1 else missed
     writes, drops = _place(stack, absent)
     return Step(ids, served, level, missed, writes, drops)
+
+
+def plan(stack: Sequence[Policy], order: Ids, job: int = 0, times: Times | None = None) -> None:
+    """Tell every level the future; what a level has set aside for itself is no business of those below it."""
+    for policy in stack:
+        taken = policy.plan(order, job, times)
+        if len(taken):
+            rest = ~np.isin(order, taken)
+            order, times = order[rest], None if times is None else times[rest]
 
 
 def prefetch(stack: Sequence[Policy], ids: Ids) -> Step:

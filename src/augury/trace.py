@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.errors import AuguryWarning, ConfigError
-from augury.ids import NONE, Ids, Mask, Scores
+from augury.ids import NONE, Ids, Mask, Scores, Times
 from augury.policies import Policy
 
 VERSION = 1
@@ -42,7 +42,7 @@ _CRC = struct.Struct("<I")
 """Before the head: of head and payload, so that a tail of zeros is no record."""
 
 OPS = ("level", "epoch", "plan", "serve", "admit", "wanted", "learn", "resize", "forget", "adopt", "leave")
-_ANSWER, _KEPT, _SCORES, _KIN = 1, 2, 4, 8
+_ANSWER, _KEPT, _SCORES, _KIN, _TIMES = 1, 2, 4, 8, 16
 _FLUSH = 64
 _BUFFER = 1 << 20
 _SIZES = "sizes"
@@ -61,10 +61,12 @@ class Record:
     ids: Ids = field(default_factory=lambda: NONE)
     """What was asked; of a level, the samples' costs (one if all are equal, none if they are the sizes)."""
     answer: Ids | None = None
-    """The ids returned: who was served (None: those asked for), leaves, is wanted, does not fit."""
+    """The ids returned: who was served (None: those asked for), leaves, is wanted, does not fit, has a place."""
     kept: Mask | None = None
     scores: Scores | None = None
     kin: Ids | None = None
+    times: Times | None = None
+    """How often each of a plan's ids is requested."""
 
 
 class Recorder:
@@ -127,6 +129,9 @@ class Recorder:
         if record.kin is not None:
             there |= _KIN
             parts.append(record.kin.astype(self._dtype).tobytes())
+        if record.times is not None:
+            there |= _TIMES
+            parts.append(np.asarray(record.times, "<i4").tobytes())
         payload = b"".join(parts)
         op = OPS.index(record.op)
         counts = len(record.ids), answered
@@ -186,9 +191,10 @@ class Recorded:
     def used(self) -> int:
         return self._policy.used
 
-    def plan(self, order: Ids, job: int = 0) -> None:
-        self._policy.plan(order, job)
-        self._add("plan", job=job, ids=order)
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
+        taken = self._policy.plan(order, job, times)
+        self._add("plan", job=job, ids=order, times=times, answer=taken if len(taken) else None)
+        return taken
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:
         served = self._policy.serve(ids, job)
@@ -373,6 +379,8 @@ def _decode(
         record.scores = take(ids, np.dtype("<f4")).astype(np.float32)
     if there & _KIN:
         record.kin = take(ids, dtype).astype(np.int64)
+    if there & _TIMES:
+        record.times = take(ids, np.dtype("<i4")).astype(np.int32)
     return record
 
 

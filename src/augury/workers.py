@@ -17,6 +17,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from augury.batch import Finished, Finisher
 from augury.errors import ConfigError
 from augury.gather import Raw, Rows
+from augury.transforms.chance import Chance
 
 
 class Workers:
@@ -33,13 +34,13 @@ class Workers:
         else:
             self._pool = ThreadPoolExecutor(count, "augury-worker")
 
-    def submit(self, raw: Raw) -> Future[Finished]:
+    def submit(self, raw: Raw, chance: Chance) -> Future[Finished]:
         if self._processes:
             if isinstance(raw.rows, list):  # views cannot travel to another process
                 rows: Rows = [bytes(row) if isinstance(row, memoryview) else row for row in raw.rows]
                 raw = dataclasses.replace(raw, rows=rows)
-            return self._pool.submit(_finish_here, raw)
-        return self._pool.submit(self._finish, raw)
+            return self._pool.submit(_finish_here, raw, chance)
+        return self._pool.submit(self._finish, raw, chance)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -64,9 +65,9 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)  # the parent was killed: nobody is left to read the results
 
 
-def _finish_here(raw: Raw) -> Finished:
+def _finish_here(raw: Raw, chance: Chance) -> Finished:
     assert _finisher is not None
-    return _finisher(raw)
+    return _finisher(raw, chance)
 
 
 def _check_sendable(finish: Finisher) -> None:

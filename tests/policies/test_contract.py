@@ -7,6 +7,7 @@ import pytest
 
 from augury.policies import Policy, front
 from augury.policies.classic import FIFO, LFU, LRU, MIN, MinIO, Nothing, Random
+from augury.policies.placement import Placement
 from augury.testing.policies import PolicyContract
 
 
@@ -54,6 +55,11 @@ class TestRandom(TinyFront):
 class TestMIN(TinyFront):
     def make(self, sizes, capacity, rng) -> Policy:
         return MIN(sizes, capacity, rng)
+
+
+class TestPlacement(TinyFront):
+    def make(self, sizes, capacity, rng) -> Policy:
+        return Placement(sizes, capacity, rng)
 
 
 class TestLRUWithTheUsualFront(PolicyContract):

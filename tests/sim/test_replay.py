@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augury.errors import ConfigError
-from augury.ids import Ids, Mask
+from augury.ids import Ids, Mask, Times
 from augury.knowledge import Knowledge
+from augury.policies import Foresight
 from augury.policies.classic import LRU, MIN
 from augury.recipes import RECIPES, Recipe, policy_rng
 from augury.samplers.shuffle import Shuffle
@@ -86,9 +87,9 @@ class Watched(MIN):
         self.plans: list[Ids] = []
         MADE.append(self)
 
-    def plan(self, order: Ids, job: int = 0) -> None:
-        super().plan(order, job)
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
         self.plans.append(order)
+        return super().plan(order, job, times)
 
 
 MADE: list[Watched] = []
@@ -113,7 +114,7 @@ class ByScore(Shuffle):
 
 def plans(sampler, epochs=3) -> list[int]:
     MADE.clear()
-    replay(Recipe("watched", Watched, "", sampler, foresight=True), 20, epochs, 0.3, 4)
+    replay(Recipe("watched", Watched, "", sampler, foresight=Foresight.EPOCHS), 20, epochs, 0.3, 4)
     return [len(plan) for plan in MADE[0].plans]
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from augury.commands.shared import MARKS, check_plot, items, progress, save_plot
 from augury.errors import ConfigError
 from augury.knowledge import LAG
 from augury.recipes import find
@@ -109,7 +108,7 @@ def replay(
         work = Work(count, _or(epochs, EPOCHS), _or(batch, BATCH), seed or 0, losses=field, lag=_or(lag, LAG))
         caches, names = _numbers(cache or CACHE), _names(recipe or RECIPES)
     if plot is not None:
-        _check_plot(plot)
+        check_plot(plot)
     results = _run_all(names, caches, work)
     if plot is not None:
         _plot(results, plot)
@@ -128,22 +127,16 @@ def _field(name: str | None, samples: int | None, seed: int) -> LossField | None
 
 def _run_all(names: list[str], caches: list[float], work: Work) -> list[Result]:
     results = []
-    with _progress(len(names) * len(caches) * work.epochs) as advance:
+    with progress(len(names) * len(caches) * work.epochs) as advance:
         for name in names:
             for cache in caches:
-                told = partial(advance, f"{name}, cache {cache:g}")
+                told = partial(_told, advance, f"{name}, cache {cache:g}")
                 results.append(run(name, cache=cache, **work._asdict(), progress=told))
     return results
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    """A bar on stderr, where somebody may be watching; never between the lines of an output."""
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda text, done, of: bar.update(task, description=text, advance=1)
+def _told(advance: Callable[[str, float], None], text: str, done: int, of: int) -> None:
+    advance(text, 1)
 
 
 def _table(results: list[Result]) -> Table:
@@ -210,12 +203,12 @@ def _or(value: int | None, default: int) -> int:
 
 
 def _names(text: str) -> list[str]:
-    return [find(name).name for name in _items(text, "--recipe")]
+    return [find(name).name for name in items(text, "--recipe")]
 
 
 def _numbers(text: str) -> list[float]:
     numbers = []
-    for item in _items(text, "--cache"):
+    for item in items(text, "--cache"):
         try:
             numbers.append(float(item))
         except ValueError:
@@ -225,30 +218,10 @@ def _numbers(text: str) -> list[float]:
     return numbers
 
 
-def _items(text: str, option: str) -> list[str]:
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    if not items:
-        raise ConfigError(f"{option} is empty")
-    return list(dict.fromkeys(items))
-
-
 def _refuse(option: str, **others: object) -> None:
     for name, value in others.items():
         if value is not None:
             raise ConfigError(f"{option} takes the recorded run as it is; leave out --{name}")
-
-
-def _check_plot(path: Path) -> None:
-    """Before hours of work: can the picture be drawn at all?"""
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError:
-        raise ConfigError("--plot needs matplotlib: pip install 'augury[plot]'") from None
-    kinds = FigureCanvasBase.get_supported_filetypes()
-    if path.suffix.lstrip(".").lower() not in kinds:
-        raise ConfigError(f"--plot {path}: give a name that ends in .png, .svg or .pdf")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"--plot {path}: there is no directory {path.parent}")
 
 
 def _plot(results: list[Result], path: Path) -> None:
@@ -259,7 +232,6 @@ def _plot(results: list[Result], path: Path) -> None:
     caches = sorted({result.cache for result in results})
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    marks = "osD^vP*X"
     for number, name in enumerate(names):
         own = sorted((result for result in results if result.recipe == name), key=lambda result: result.cache)
         if len(caches) > 1:
@@ -267,17 +239,11 @@ def _plot(results: list[Result], path: Path) -> None:
         else:
             x, y = [float(epoch) for epoch in range(len(own[0].per_epoch))], own[0].per_epoch
         # Curves may lie on each other: dashes and hollow marks of falling size show that there are several.
-        mark, size = marks[number % len(marks)], 4 + 1.5 * (len(names) - number)
+        mark, size = MARKS[number % len(MARKS)], 4 + 1.5 * (len(names) - number)
         line = axes.plot(x, y, label=name, linestyle="--" if number % 2 else "-", clip_on=False)[0]
         line.set(marker=mark, markersize=size, fillstyle="none", markevery=1 + len(x) // 16)
     axes.set_ylim(0, min(1.02, 0.05 + 1.1 * max(max(result.per_epoch) for result in results)))
     axes.set_ylabel("hit ratio")
     axes.set_xlabel("cached fraction of the dataset" if len(caches) > 1 else "epoch")
     axes.set_title("Hits by recipe" if len(caches) > 1 else f"Hits by recipe, cache {caches[0]:g}")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise ConfigError(f"--plot {path} cannot be written: {error.strerror}") from None
+    save_plot(figure, path)

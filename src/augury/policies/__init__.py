@@ -7,12 +7,23 @@ in the simulator, in the embedded cache and in the node. All policies pass `augu
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.ids import Ids, Mask, Scores
+from augury.ids import Ids, Mask, Scores, Times
+
+
+class Foresight(IntEnum):
+    """How much of the future a policy uses: what it is told with `plan`."""
+
+    NOTHING = 0
+    EPOCHS = 1
+    """This epoch and, where it is known, the next; told anew for each."""
+    RUN = 2
+    """Everything until the end of training: who is requested, in which order first, and how often."""
 
 
 class Policy(Protocol):
@@ -33,8 +44,12 @@ class Policy(Protocol):
     def used(self) -> int:
         """Bytes of what is resident; never above capacity."""
 
-    def plan(self, order: Ids, job: int = 0) -> None:
-        """What `job` will request from now on, as far as known (may span epochs)."""
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
+        """What `job` will request from now on, as far as known (may span epochs). It replaces what was told before.
+
+        With `times`, `order` names each id once, in the order of first requests, and `times` says how often each is
+        requested. Returns those that this policy has set aside for its tier: the levels below plan without them.
+        """
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:
         """Note requests; return each id or its stand-in."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.errors import ConfigError
-from augury.ids import NONE, Ids, Mask, uses
+from augury.ids import NONE, Ids, Mask, Times, uses
 from augury.policies.ranking import Holding, Ranked
 
 
@@ -146,7 +146,7 @@ class MIN(Ranked):
         self._at = 0
         self._after = np.empty(0, np.uint32)
 
-    def plan(self, order: Ids, job: int = 0) -> None:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
         if len(self._after) and job != self._job:
             raise ConfigError(
                 f"min plans for one job, and job {self._job} has planned already: give job {job} a cache of its own"
@@ -158,6 +158,7 @@ class MIN(Ranked):
         first, self._after = uses(order, samples, np.uint32)
         self._set(slice(None), first)
         self._front.restart()
+        return NONE
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:
         if job != self._job:

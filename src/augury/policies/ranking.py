@@ -9,8 +9,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.ids import NONE, Ids, Mask, Scores, first_seen
+from augury.ids import NONE, Ids, Mask, Scores, Times, first_seen
 from augury.policies.front import Front
+
+
+def fitting(sizes: NDArray[np.int64], free: int) -> Mask:
+    """Which of these, taken in order, fit into `free` bytes; one too large does not stop the next."""
+    total = np.cumsum(sizes)
+    if len(sizes) == 0 or total[-1] <= free:
+        return np.ones(len(sizes), np.bool_)
+    fits = total <= free
+    free -= int(total[np.count_nonzero(fits) - 1]) if fits[0] else 0
+    left = np.flatnonzero(~fits & (sizes <= free))
+    while len(left):
+        total = np.cumsum(sizes[left])
+        count = int(np.searchsorted(total, free, side="right"))
+        fits[left[:count]] = True
+        free -= int(total[count - 1]) if count else 0
+        left = left[count:]
+        left = left[sizes[left] <= free]  # whoever does not fit now never will
+    return fits
 
 
 class Holding:
@@ -26,8 +44,8 @@ class Holding:
         self.held = 0
         self.resident: Mask = np.zeros(len(sizes), np.bool_)
 
-    def plan(self, order: Ids, job: int = 0) -> None:
-        pass
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
+        return NONE
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:
         return ids
@@ -52,18 +70,7 @@ class Holding:
 
     def _fill(self, ids: Ids) -> Mask:
         """Which of the ids, taken in order, fit into the free space; one too large does not stop the next."""
-        free = self.capacity - self.used
-        sizes = self.sizes[ids]
-        total = np.cumsum(sizes)
-        if len(ids) == 0 or total[-1] <= free:
-            return np.ones(len(ids), np.bool_)
-        fits = total <= free
-        free -= int(total[np.count_nonzero(fits) - 1]) if fits[0] else 0
-        for at in np.flatnonzero(~fits & (sizes <= free)):
-            if sizes[at] <= free:
-                fits[at] = True
-                free -= int(sizes[at])
-        return fits
+        return fitting(self.sizes[ids], self.capacity - self.used)
 
     def _bytes(self, ids: Ids) -> int:
         return int(self.sizes[ids].sum()) if self._each is None else self._each * len(ids)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.ids import NONE, Ids, Mask, Scores, frequency
+from augury.ids import NONE, Ids, Mask, Scores, Times, frequency
 from augury.policies.ranking import Ranked
 
 
@@ -69,9 +69,10 @@ class APP(ByScore):
         self.key[:] = self._UNKNOWN
         self._planned: Mask | None = None
 
-    def plan(self, order: Ids, job: int = 0) -> None:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
         self._planned = np.zeros(len(self.key), np.bool_)
         self._planned[order] = True
+        return NONE
 
     def admit(self, ids: Ids) -> tuple[Mask, Ids]:
         strangers = ids[self.key[ids] < 0]
@@ -118,10 +119,11 @@ class APPByLot(APP):
         self._due = np.zeros(len(sizes), np.int32)
         """How often the rest of the epoch visits each."""
 
-    def plan(self, order: Ids, job: int = 0) -> None:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
         self._due = frequency(order, len(self.key)).astype(np.int32)
         self.key[:] = self._lot + ((self._due > 0) & (self._lot >= 0))
         self._front.restart()
+        return NONE
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:
         np.subtract.at(self._due, ids, 1)

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from augury.distributed import Place
 from augury.errors import ConfigError
 from augury.feedback import Scored
-from augury.ids import Ids, Mask, as_ids
+from augury.ids import Ids, Mask, Times, as_ids
 from augury.knowledge import LAG, Knowledge
 from augury.metrics import Counts
-from augury.policies import Policy
+from augury.policies import Foresight, Policy
 from augury.recipes import Recipe, find, policy_rng
 from augury.schedule import Schedule, Work
 from augury.sim.fields import LossField
-from augury.step import Step, prefetch, step
+from augury.step import Step, plan, prefetch, step
 
 Order: TypeAlias = Ids | Sequence[Ids]
 """One epoch: an order to be cut into batches, or the batches themselves."""
@@ -97,7 +97,9 @@ def replay(
     training = _Training(recipe, samples, losses, lag, policy)
     if orders is None:
         schedule = Schedule(recipe.sampler(samples, seed), batch, Place(0, 1), samples, epochs=epochs)
-        work = schedule.walk(0, 0, _Cache(policy), training.known, recipe.foresight)
+        if recipe.foresight == Foresight.RUN:
+            schedule.tell_run(0, 0, _Cache(policy), training.known)
+        work = schedule.walk(0, 0, _Cache(policy), training.known, recipe.foresight == Foresight.EPOCHS)
     else:
         work = _given(orders, batch, policy if recipe.foresight else None)
     tally = _Tally(samples, epochs)
@@ -127,7 +129,10 @@ class _Cache:
     """One policy as the schedule sees a cache."""
 
     def __init__(self, policy: Policy) -> None:
-        self.plan, self._policy = policy.plan, policy
+        self._policy = policy
+
+    def plan(self, order: Ids, *, times: Times | None = None) -> None:
+        plan([self._policy], order, times=times)
 
     @property
     def resident(self) -> Mask:

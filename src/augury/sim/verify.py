@@ -61,7 +61,7 @@ def _again(twin: Policy, record: Record) -> tuple[Mask | None, Ids | None]:
         case "admit":
             return twin.admit(record.ids)
         case "plan":
-            twin.plan(record.ids, record.job)
+            return None, twin.plan(record.ids, record.job, record.times)
         case "wanted":
             return None, twin.wanted(record.number)
         case "learn":

@@ -7,6 +7,7 @@ caches, orders or batches. `open_source` turns what a user writes (a path, an ar
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import warnings
@@ -31,6 +32,11 @@ class Form(NamedTuple):
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of one sample."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 class Source(Protocol):

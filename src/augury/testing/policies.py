@@ -79,7 +79,8 @@ class PolicyContract:
         kept, evicted = policy.admit(none)
         assert len(kept) == len(evicted) == len(policy.adopt(none)) == 0
         policy.forget(none)
-        policy.plan(none)
+        assert len(policy.plan(none)) == 0
+        assert len(policy.plan(none, JOB, none.astype(np.int32))) == 0
         policy.learn(none, np.empty(0, np.float32))
         assert not policy.resident.any()
 
@@ -155,13 +156,21 @@ class _Pair:
 
     def epoch(self, ids: Ids, number: int) -> None:
         """A planned order, followed."""
-        self.plan(ids, number)
+        self.plan(ids, 0)
         batch = 1 + number % 32
         for start in range(0, len(ids), batch):
             self.step(ids[start : start + batch], number)
 
     def plan(self, ids: Ids, number: int) -> None:
-        self._unchanged("plan", ids, JOB)
+        """A future, as requests or, compressed, as distinct ids and how often each is requested."""
+        times = None
+        if number % 2:
+            ids = first_seen(ids)
+            times = (ids * 5 % 7 + 1).astype(np.int32)
+        taken = self._unchanged("plan", ids, JOB, times)
+        assert len(set(taken.tolist())) == len(taken)
+        assert np.isin(taken, ids).all(), "only what is planned can be set aside"
+        assert self.sizes[taken].sum() <= self.policy.capacity, "more is set aside than fits"
 
     def learn(self, ids: Ids, number: int) -> None:
         scores = (ids * 7 % 5 + number).astype(np.float32)

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from augury import recipes
@@ -19,13 +20,16 @@ from augury.batch import Bad, Finisher, OnError, Transform, check_on_error
 from augury.buffers import BufferPool
 from augury.cache import Cache
 from augury.distributed import Place, local_place
-from augury.errors import AuguryWarning, InUse
+from augury.errors import AuguryWarning, ConfigError, InUse
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer, Raw
 from augury.ids import Ids, as_ids
 from augury.levels import Disk, divide_memory, open_cache, open_tiers
 from augury.metrics import Counts
+from augury.policies import Foresight
 from augury.sources import open_source
+from augury.transforms.chance import Chance
+from augury.transforms.keep import Keep, apply_keep
 from augury.units import Size
 
 
@@ -34,6 +38,8 @@ class CachedDataset(Dataset[Any]):
 
     Parameters are those of `augury.Loader`. Under worker processes each worker holds its own share of `ram` and
     `disk`, and all share the catalog by memory map. `with_ids` appends each item's id, for recipes that learn.
+    Transforms of `augury.transforms` augment alike in every run if `set_epoch` is called before each epoch, and
+    otherwise as torch's own random numbers say.
     ImageFolder's attributes (`classes`, `class_to_idx`, `samples`, `targets`) are there where the data has them.
     """
 
@@ -45,6 +51,7 @@ class CachedDataset(Dataset[Any]):
         disk: Disk | None = None,
         recipe: str | recipes.Recipe | None = None,
         transform: Transform | None = None,
+        keep: Keep = "encoded",
         target_transform: Transform | None = None,
         labels: Any = None,
         seed: int = 0,
@@ -53,8 +60,13 @@ class CachedDataset(Dataset[Any]):
         on_error: OnError = "raise",
         with_ids: bool = False,
     ) -> None:
-        self.source = open_source(data, labels)
+        self.source, transform = apply_keep(keep, open_source(data, labels), transform)
         self.recipe = recipes.find(recipe or recipes.DEFAULT)
+        if self.recipe.foresight == Foresight.RUN:
+            raise ConfigError(
+                f"a CachedDataset is not told the order of the run, and recipe {self.recipe.name!r} holds nothing "
+                "without it: use augury.Loader, or another recipe"
+            )
         if self.recipe.learns:
             warnings.warn(
                 f"a CachedDataset cannot be told how training goes: recipe {self.recipe.name!r} keeps what came first. "
@@ -65,6 +77,8 @@ class CachedDataset(Dataset[Any]):
         self._finish = Finisher(self.source, transform, target_transform, on_error=check_on_error(on_error))
         self._ram, self._disk, self._seed = ram, disk, seed
         self._readers, self._retries, self._with_ids = readers, retries, with_ids
+        self._epoch = torch.full((1,), -1).share_memory_()  # type: ignore[no-untyped-call]
+        """Shared, so that worker processes that live on see it change; below 0: nobody has said."""
         self._mine: _Mine | None = None
         self._opening = threading.Lock()
         self._memory(Place(0, 1))  # what cannot work is an error here, not in the first batch
@@ -83,7 +97,7 @@ class CachedDataset(Dataset[Any]):
         mine = self._opened()
         raw = mine.gather(self._checked(indices))
         mine.counts.add(raw.counts)
-        usable = self._finish.usable(raw)
+        usable = self._finish.usable(raw, self._chance())
         mine.note(usable.bad)
         ids = usable.ids.tolist()
         columns = [usable.samples]
@@ -92,6 +106,12 @@ class CachedDataset(Dataset[Any]):
         if self._with_ids:
             columns.append(ids)
         return usable.samples if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def set_epoch(self, epoch: int) -> None:
+        """From now on random transforms draw by (seed, epoch, id). Workers that persist see it, too."""
+        if epoch < 0:
+            raise ConfigError(f"epoch {epoch}: epochs are counted from 0")
+        self._epoch[0] = int(epoch)
 
     @property
     def classes(self) -> list[str]:
@@ -135,6 +155,11 @@ class CachedDataset(Dataset[Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._opening = threading.Lock()
+
+    def _chance(self) -> Chance:
+        epoch = int(self._epoch[0])
+        # Who does not say which epoch it is must not get the same pictures in all of them.
+        return Chance(self._seed, int(torch.randint(1 << 62, ())) if epoch < 0 else epoch)
 
     def _checked(self, indices: Sequence[int]) -> Any:
         ids, samples = as_ids(indices), len(self)
