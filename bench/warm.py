@@ -108,7 +108,7 @@ def main() -> None:
         __doc__ or "", data={"type": Path, "metavar": "PATH", "help": "a tar file or a folder of .jpg to decode"}
     )
     small, large, rounds = (5_000, 500, 3) if options.quick else (50_000, 5_000, 7)
-    photos, turns = (500, 2) if options.quick else (5_000, 9)
+    photos, turns = (500, 2) if options.quick else (5_000, 11)
     say("small samples ...")
     a = measure(small, 3_072, 256, rounds, peers=True)
     say("large samples ...")

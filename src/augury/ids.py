@@ -51,10 +51,11 @@ def frequency(order: Ids, samples: int) -> NDArray[np.int64]:
     return np.bincount(order, minlength=samples)
 
 
-def counted(order: Ids, samples: int) -> tuple[Ids, Times]:
+def counted(order: Ids) -> tuple[Ids, Times]:
     """The distinct ids, in the order of their first occurrence, and how often each occurs."""
-    distinct = first_seen(order)
-    return distinct, frequency(order, samples)[distinct].astype(np.int32)
+    distinct, first, times = np.unique(order, return_index=True, return_counts=True)
+    by_first = np.argsort(first)
+    return distinct[by_first], times[by_first].astype(np.int32)
 
 
 def uses(order: Ids, samples: int, kind: type[np.integer[Any]] = np.int64) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -32,18 +32,18 @@ class TestSixSamplesByHand:
     ORDER = as_ids([4, 2, 0, 4, 2, 4, 1, 2])
 
     def test_frequency_and_first_requests(self):
-        first, how_often = counted(self.ORDER, 6)
+        first, how_often = counted(self.ORDER)
         assert first.tolist() == [4, 2, 0, 1]
         assert how_often.tolist() == [3, 3, 1, 1]
 
     def test_each_level_has_its_samples(self):
-        first, how_often = counted(self.ORDER, 6)
+        first, how_often = counted(self.ORDER)
         memory, disk = place(first, how_often, [sizes(6), sizes(6)], [2, 1])
         assert (memory.tolist(), disk.tolist()) == ([4, 2], [0])
 
     def test_the_policies_do_the_same_as_they_are_asked(self):
         stack = [Placement(sizes(6), 2), Placement(sizes(6), 1)]
-        first, how_often = counted(self.ORDER, 6)
+        first, how_often = counted(self.ORDER)
         plan(stack, first, times=how_often)
         assert [policy.wanted(9).tolist() for policy in stack] == [[4, 2], [0]]
         hits = [(step(stack, self.ORDER[at : at + 2]).level < 2).tolist() for at in range(0, 8, 2)]
@@ -86,16 +86,16 @@ def runs(draw):
 
 @given(runs())
 def test_placement_is_that_of_the_obvious_model(run):
-    order, samples, costs, capacities = run
-    first, how_often = counted(order, samples)
+    order, _, costs, capacities = run
+    first, how_often = counted(order)
     levels = place(first, how_often, costs, capacities)
     assert [level.tolist() for level in levels] == obvious(first.tolist(), how_often.tolist(), costs, capacities)
 
 
 @given(runs(), st.booleans())
 def test_a_stack_of_policies_places_as_the_function_does(run, compressed):
-    order, samples, costs, capacities = run
-    first, how_often = counted(order, samples)
+    order, _, costs, capacities = run
+    first, how_often = counted(order)
     stack = [Placement(cost, room) for cost, room in zip(costs, capacities, strict=True)]
     plan(stack, *((first, 0, how_often) if compressed else (order,)))
     levels = place(first, how_often, costs, capacities)

@@ -78,7 +78,7 @@ class Placement(Ranked):
                 f"hdmlp plans for one job, and job {self._job} has planned already: give job {job} a cache of its own"
             )
         self._job = job
-        self._order, self._times = counted(order, len(self.key)) if times is None else (order, times)
+        self._order, self._times = counted(order) if times is None else (order, times)
         self._place()
         return self._placed
 

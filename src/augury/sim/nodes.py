@@ -57,7 +57,7 @@ class _Node:
         self.sizes = array("d", scenario.sizes[access.ids].tobytes())
         self.ends = array("q", access.ends.astype(np.int64).tobytes())
         distinct, numbers, times = np.unique(access.ids, return_inverse=True, return_counts=True)
-        self.distinct = distinct
+        self.distinct = array("q", distinct.astype(np.int64).tobytes())
         """The different samples that it visits, by id; from here on they are called by their number in this list."""
         self.numbers = array("q", numbers.astype(np.int64).tobytes())
         self.clock = plan.setup
@@ -80,20 +80,21 @@ class _Node:
         self._note_holdings(access, held)
 
     def _note_holdings(self, access: Access, held: Held) -> None:
-        storage, since = np.zeros(len(self.distinct), np.int8), np.full(len(self.distinct), NEVER)
+        distinct = np.frombuffer(self.distinct, np.int64)
+        storage, since = np.zeros(len(distinct), np.int8), np.full(len(distinct), NEVER)
         self.queues: list[deque[int]] = []
         """Per storage class: whom it is to hold and does not yet, in the order of filling."""
         for at, (ids, times) in enumerate(zip(held.ids, held.since, strict=True)):
-            found = np.searchsorted(self.distinct, ids)
-            used = np.append(self.distinct, -1)[found] == ids
+            found = np.searchsorted(distinct, ids)
+            used = np.append(distinct, -1)[found] == ids
             storage[found[used]], since[found[used]] = at, times[used]
             self.queues.append(deque(found[used & (times == NEVER)].tolist()))
         self.storage: list[int] = storage.tolist()
         self.since: list[float] = since.tolist()
-        last = np.empty(len(self.distinct), np.int64)
+        last = np.empty(len(distinct), np.int64)
         last[np.frombuffer(self.numbers, np.int64)] = np.arange(len(self.numbers))
         self.last_use = array("q", last.tobytes())
-        self.refill = deque(np.searchsorted(self.distinct, held.refill).tolist())
+        self.refill = deque(np.searchsorted(distinct, held.refill).tolist())
         """Who comes next, into any class, once room is given back."""
 
 
@@ -114,8 +115,8 @@ class _Cluster:
         self.compute = 1 / environment.compute
         self.local = [1 / environment.rate(local(at), 1) for at in classes]
         self.into = [environment.write_into_seconds(at) for at in classes]
-        self.from_source: list[float] = [NEVER]
-        """Seconds per MB from the source, by the number of readers."""
+        self.from_source: list[tuple[float, float]] = [(NEVER, NEVER)]
+        """Seconds per MB from the source for one reader, and for all of them together, by their number."""
         self.source_free = 0.0
         """When the source would have delivered all that was asked of it, were it asked for one sample at a time."""
         self.reading: list[float] = []
@@ -207,17 +208,18 @@ class _Cluster:
         best, where = NEVER, SOURCE
         if node.since[number] <= now:
             best, where = self.local[node.storage[number]], LOCAL
-        for seconds, since in self.peers:
+        for seconds, since in self.peers[STAGING + 1 :]:
             if seconds < best and since[node.distinct[number]] <= now:
                 best, where = seconds, REMOTE
+        whole = NEVER
         if self.plan.from_source or where is SOURCE:
-            seconds = self._source_seconds(now)
+            seconds, whole = self._source_seconds(now)
             if seconds < best:
                 best, where = seconds, SOURCE
         done = now + size * best
         if where is SOURCE:
             # One reader gets its share, but all together never get more than there is.
-            self.source_free = max(self.source_free, now) + size / self.environment.source(len(self.reading) + 1)
+            self.source_free = max(self.source_free, now) + size * whole
             done = max(done, self.source_free)
             self.reads.source += 1
             heappush(self.reading, done)
@@ -279,15 +281,15 @@ class _Cluster:
             node.free[storage] += node.sizes[node.last_use[number]]
             self._invite(node, number, since, below=storage)
 
-    def _source_seconds(self, now: float) -> float:
-        """Seconds per MB for one more reader."""
-        reading = self.reading
+    def _source_seconds(self, now: float) -> tuple[float, float]:
+        """Seconds per MB for one more reader, and for all of them together."""
+        reading, known = self.reading, self.from_source
         while reading and reading[0] <= now:
             heappop(reading)
-        readers = len(reading) + 1
-        while len(self.from_source) <= readers:
-            self.from_source.append(1 / self.environment.rate(model.SOURCE, len(self.from_source)))
-        return self.from_source[readers]
+        while len(known) <= len(reading) + 1:
+            count = len(known)
+            known.append((1 / self.environment.rate(model.SOURCE, count), 1 / self.environment.source(count)))
+        return known[len(reading) + 1]
 
     def _consume(self, at: int) -> None:
         """Let training on a node go on as far as samples are known to come, and open batches that all have finished."""

@@ -189,11 +189,12 @@ def _placement(
     string: Ids, sizes: NDArray[np.float64], environment: Environment, in_order: bool
 ) -> tuple[list[Ids], Ids]:
     """Per storage class who is to be held, in the order of filling; and the others, the most often used first."""
-    order, times = counted(string, len(sizes))
+    order, times = counted(string)
     if environment.paper:
         return _published_placement(order, times, sizes, environment, in_order)
-    costs = np.rint(sizes * BYTES).astype(np.int64)
     classes = environment.classes[STAGING + 1 :]
+    costs = np.zeros(len(sizes), np.int64)
+    costs[order] = np.rint(sizes[order] * BYTES)
     placed = place(order, times, [costs] * len(classes), [round(storage.capacity * BYTES) for storage in classes])
     best = order[np.argsort(-times, kind="stable")]
     if not in_order:
