@@ -77,6 +77,24 @@ def test_batches_hold_what_the_pipeline_makes_of_each_sample(photos):
     assert not np.array_equal(seen[0, 0], seen[1, 0])
 
 
+def test_a_cache_of_decoded_pictures_is_not_taken_for_files(photos):
+    folder, _ = photos
+    steps = Compose([Decode(), Resize((8, 8))])
+    with augury.Loader(folder, 4, transform=steps, keep="decoded", output="numpy") as train:
+        list(train)
+        with pytest.raises(ConfigError, match=r"data=other\.source"):
+            augury.Loader(folder, 4, cache=train.cache, admit=False)
+        with augury.Loader(train.source, 4, cache=train.cache, admit=False, output="numpy") as test:
+            assert sum(len(ids) for _, _, ids in test) == SAMPLES
+            assert test.stats().total.counts.misses == 0
+    with (
+        augury.Loader(folder, 4, output="numpy") as plain,
+        augury.Loader(folder, 4, transform=steps, keep="decoded") as other,
+        pytest.raises(ConfigError, match="as stored"),
+    ):
+        augury.Loader(other.source, 4, cache=plain.cache)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -90,7 +108,7 @@ def test_batches_hold_what_the_pipeline_makes_of_each_sample(photos):
         {"keep": "decoded", "processes": True, "workers": 1},
         {"keep": "decoded", "recipe": "min", "ram": "12kB"},
     ],
-    ids=str,
+    ids=lambda options: "-".join(options),  # values may be functions, whose names differ between test processes
 )
 def test_augmentation_does_not_depend_on_how_it_is_run(photos, options):
     options = {"transform": Compose(ROW), "seed": 1} | options

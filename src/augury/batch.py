@@ -73,6 +73,8 @@ class Finisher:
         untouched = transform is None and target_transform is None and collate_fn is None
         self.immediate = untouched and source.form is not None
         """Whether a batch is ready as gathered, without work per sample."""
+        self.by_chance = isinstance(self._transform, Seeded)
+        """Whether the transform wants to know which samples of which epoch it is given."""
         knows_form = isinstance(self._transform, Compose) and collate_fn is None
         self._form: Form | None = self._transform.form(source.form) if knows_form else None
         """Of all samples, where the transform says so and can write them straight to their places in the batch."""

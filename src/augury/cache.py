@@ -49,8 +49,10 @@ class Ticket(NamedTuple):
 class Cache:
     """Levels shared by the loaders of one process. Any thread may call it."""
 
-    def __init__(self, levels: Sequence[Level], sizes: NDArray[np.int64]) -> None:
+    def __init__(self, levels: Sequence[Level], sizes: NDArray[np.int64], content: str = "") -> None:
         self.levels = list(levels)
+        self.content = content
+        """Names what is made of samples before they are held; empty where they are held as stored."""
         self.turn = 0
         """The ticket whose bytes may move now."""
         self.wishes = 0
@@ -90,7 +92,9 @@ class Cache:
     def wanted(self, level: int = 0) -> Ids:
         """Whom a level's policy would hold if it had them, most urgent first."""
         with self._lock:
-            return self._stack[level].wanted(self._stack[level].capacity) if self._stack else NONE
+            if level >= len(self._stack):
+                return NONE
+            return self._stack[level].wanted(self._stack[level].capacity)
 
     def learn(self, ids: Ids, scores: Scores) -> None:
         """New importance of ids."""
@@ -111,6 +115,17 @@ class Cache:
         """What a job will request from now on."""
         with self._lock:
             plan(self._stack, order, job, times)
+            self.wishes += 1
+
+    @property
+    def depth(self) -> int:
+        """How many levels are used."""
+        return len(self._stack)
+
+    def use(self, levels: int) -> None:
+        """Decide about the first so many levels only. What the others hold stays there and is not asked for."""
+        with self._lock:
+            self._stack = [level.policy for level in self.levels[:levels]]
             self.wishes += 1
 
     def holder(self, id: int) -> int | None:
@@ -211,7 +226,7 @@ class Cache:
         number = self._next
         self._next += 1
         if not decided.on_top:
-            for admitted, writes in zip(self._admitted, decided.writes, strict=True):
+            for admitted, writes in zip(self._admitted, decided.writes, strict=False):
                 admitted[writes] = number
         return Ticket(number, decided)
 

@@ -148,6 +148,7 @@ class Fetcher:
                 act(ids)
             except BaseException as error:  # a reader that dies would leave a batch waiting for ever
                 self._fail(ids, error)
+            del act, ids, work  # else it would keep the bytes of this batch while it waits for the next
 
     def _fail(self, ids: Ids, error: BaseException) -> None:
         """Whoever still waits for these gets the error instead."""

@@ -49,7 +49,7 @@ class Pending:
     ticket: Ticket
     reads: Reads
     lost: list[Ids]
-    """Ids that a tier turned out not to hold after all, or was too slow to be asked for: read from the source."""
+    """Ids that a tier turned out not to hold after all: they were read from the source."""
     abandoned: bool = False
     """Nobody waits for it: a read that is still under way may find that its sample has moved on."""
 
@@ -69,8 +69,6 @@ class Gatherer:
         self.source, self.cache = source, cache
         self._fetcher, self._buffers, self._admit = fetcher, buffers, admit
         self._row_bytes = row_bytes(source)
-        self.passed_over: frozenset[int] = frozenset()
-        """Levels that are read from later than the source: what they hold is read from there (holders.py)."""
         top = cache.levels[0].tier if cache.levels else None
         self._instant = top is not None and top.instant
         self._matrix = top if isinstance(top, MatrixTier) and self._row_bytes is not None else None
@@ -96,7 +94,7 @@ class Gatherer:
         Until then a batch that asks for it gets these bytes.
         """
         reads, depth = Reads(ring, lingers=True), self.cache.holder(id)
-        if depth is None or depth in self.passed_over:
+        if depth is None:
             self._fetcher.start(as_ids([id]), reads)
         else:
             self._fetcher.start_from(self.cache.levels[depth].tier, as_ids([id]), reads, partial(self._gone, depth))
@@ -109,10 +107,10 @@ class Gatherer:
 
     def _gone(self, depth: int, ids: Ids) -> None:
         """A tier did not hold what it held when it was read aside: it has given it up meanwhile, or lost it."""
-        still = ids[self.cache.levels[depth].policy.resident[ids]]
+        still = ids[self.cache.levels[depth].policy.resident[ids] & self.cache.readable(depth, ids)]
         if len(still):
             self.cache.report_damage(depth, len(still))
-            self.cache.lose(depth, still, self.cache.turn)
+            self.cache.lose(depth, still, self.cache.turn - 1)
 
     def _begin(self, ticket: Ticket, ring: Callable[[], None]) -> Pending:
         pending = Pending(ticket, Reads(ring), [])
@@ -205,12 +203,8 @@ class Gatherer:
 
     def _start(self, pending: Pending) -> None:
         decided, reads = pending.ticket.step, pending.reads
-        for depth in range(1 if self._instant else 0, len(self.cache.levels)):
+        for depth in range(1 if self._instant else 0, self.cache.depth):
             held = first_seen(decided.served[decided.level == depth])
-            if depth in self.passed_over and len(held):
-                pending.lost.append(held)
-                self._fetcher.start(held, reads)
-                continue
             held = held[self.cache.readable(depth, held)]
             if len(held):
                 tier = self.cache.levels[depth].tier

@@ -128,7 +128,7 @@ def open_cache(
         _warn_of_larger(tier, costs)
         policy = recipe.policy(costs, tier.capacity, policy_rng(seed, depth))
         levels.append(Level(policy if recorder is None else recorder.wrap(policy, depth, costs), tier))
-    return Cache(levels, source.catalog.sizes)
+    return Cache(levels, source.catalog.sizes, _content(source))
 
 
 def open_own_cache(
@@ -156,7 +156,19 @@ def check_shared(cache: Cache, source: Source) -> Cache:
         raise ConfigError(
             f"the cache is for {cache.samples} samples and this data has {samples}: share only over one dataset"
         )
+    if cache.content != _content(source):
+        raise ConfigError(
+            "the cache holds decoded pictures (keep='decoded'), and this loader would take them for samples as stored: "
+            "give it data=other.source, where `other` made the cache, and only the transforms that come after the cache"
+            if cache.content
+            else "the cache holds samples as stored, and this data is decoded before it is cached: give it its own cache"
+        )
     return cache
+
+
+def _content(source: Source) -> str:
+    """What is made of samples before they are held."""
+    return source.catalog.fingerprint if source.catalog.kind == "decoded" else ""
 
 
 def _disk_tier(source: Source, disk: Disk, place: Place) -> DiskTier:

@@ -349,6 +349,7 @@ class Loader:
         staging = Staging(walk, *parts, self._window, seed, learning.feedback, planning.filler)
         self._running = _Running(staging, schedule, (epoch, offset))
         self._owned.staging = staging
+        staging.start()
         return self._running
 
     def _plan(self, schedule: Schedule, seed: int, epoch: int, offset: int) -> None:

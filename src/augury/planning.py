@@ -64,11 +64,12 @@ class Planning:
         names = [tier.name for tier in self._tiers]
         slower = slower_than_source(self._storage, names, nodes, self._readers)
         slower -= {depth for depth, tier in enumerate(self._tiers) if tier.instant}  # copied, not read
-        if slower and slower != self._gatherer.passed_over:
+        usable = min(slower, default=len(self._tiers))
+        if usable < self._gatherer.cache.depth:
+            self._gatherer.cache.use(usable)
             warnings.warn(
-                f"by what levels= has measured, the source is faster than {names[min(slower)]}, even if all read from "
-                "it at once: what that level holds is read from the source",
+                f"by what levels= has measured, the source is faster than {names[usable]}, even if all read from it at "
+                "once: that level is not used",
                 AuguryWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
-        self._gatherer.passed_over = slower

@@ -18,6 +18,7 @@ from augury.ids import NONE, Ids, Mask, Times, first_seen
 from augury.knowledge import Knowledge
 from augury.samplers import Sampler
 from augury.samplers.ranks import batches, share, share_size
+from augury.samplers.shuffle import InOrder
 
 
 @dataclass(slots=True)
@@ -124,17 +125,22 @@ class Schedule:
     def future(self, epoch: int, offset: int, known: Knowledge) -> tuple[Ids, Times]:
         """Whom this rank requests from there until the end of the run, in the order of first requests; and how often.
 
-        Epochs are drawn one at a time and not kept: a run of any length takes the memory of one order.
+        Epochs are drawn one at a time and not kept: a run of any length takes the memory of one order. A rank that is
+        alone visits everything in every epoch, which need not be drawn to be known.
         """
         if self.epochs is None or not self.sampler.foreseeable:
             raise ConfigError("to plan the whole run, say how many epochs= there are, and draw them without feedback")
         times = np.zeros(self.samples if self.subset is None else int(self.subset.max()) + 1, np.int32)
         fresh = [NONE]
-        for number in range(epoch, self.epochs):
+        whole = self.place.world_size == 1 and not self.drop_last and isinstance(self.sampler, InOrder)
+        drawn = min(self.epochs, epoch + 1 + (offset > 0)) if whole else self.epochs
+        for number in range(epoch, drawn):
             ids = self._ids(self._draw(number, known, offset if number == epoch else 0))
             fresh.append(first_seen(ids[times[ids] == 0]))
             times += np.bincount(ids, minlength=len(times)).astype(np.int32)
         order = np.concatenate(fresh)
+        each = 1 if self.subset is None else np.bincount(self.subset).astype(np.int32)
+        times += (self.epochs - drawn) * each
         return order, times[order]
 
     def _tell(self, cache: Held, order: Ids, upcoming: Ids | None, plan: bool) -> None:

@@ -103,6 +103,9 @@ class Staging:
             feedback.wake = self._wake
         if filler is not None:
             filler.wake = self.ring
+
+    def start(self) -> None:
+        """Begin to read ahead. Not before somebody knows of this window who will close it: Ctrl-C may come any time."""
         self._pump.start()
 
     def ring(self) -> None:
@@ -132,7 +135,7 @@ class Staging:
         """End the pump; batches decided but not collected are given up. Returns when nothing moves any more."""
         self._closing = True
         self._rings.put(None)
-        if self._pump is not threading.current_thread():
+        if self._pump.ident is not None and self._pump is not threading.current_thread():
             self._pump.join()
         self._gatherer.cache.unlisten(self)
         if self._feedback is not None:

@@ -41,7 +41,7 @@ class Tally:
                 f"{finished.bad[0]}. Training goes on (on_error={self._on_error!r}); "
                 "this and all others are listed in loader.quarantine.",
                 AuguryWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
         known = {bad.id for bad in self.quarantine} if finished.bad else set()
         self.quarantine.extend(bad for bad in finished.bad if bad.id not in known)

@@ -34,14 +34,17 @@ def place(order: Ids, times: Times, costs: Sequence[NDArray[np.int64]], capaciti
 def choose(
     order: Ids, times: Times, costs: NDArray[np.int64], capacity: int, resident: Mask | None = None
 ) -> NDArray[np.bool_]:
-    """Which of the order one level holds. Of those as often requested, who is resident comes first, then by order.
+    """Which of the order one level holds: where it saves most reads; of equals who is resident, then by order.
+
+    Who is not resident must be read once to be held, so one request of it is not saved.
 
     One that does not fit into the room that is left stands back for the next.
     """
     if resident is None:
         ranks = np.argsort(-times, kind="stable")
     else:
-        ranks = np.lexsort((~resident[order], -times))
+        here = resident[order]
+        ranks = np.lexsort((~here, ~here - times.astype(np.int64)))
     chosen = np.zeros(len(order), np.bool_)
     chosen[ranks] = fitting(costs[order[ranks]], capacity)
     return chosen

@@ -158,6 +158,8 @@ class CachedDataset(Dataset[Any]):
 
     def _chance(self) -> Chance:
         epoch = int(self._epoch[0])
+        if not self._finish.by_chance:
+            return Chance(self._seed, 0)  # torch's generator is not ours to advance for nothing
         # Who does not say which epoch it is must not get the same pictures in all of them.
         return Chance(self._seed, int(torch.randint(1 << 62, ())) if epoch < 0 else epoch)
 

@@ -204,7 +204,7 @@ class ToFloat(Step):
         return np.divide(result, np.float32(255), out=result)
 
     def form(self, given: Form | None) -> Form | None:
-        if given is None:
+        if given is None or len(given.shape) != 3:
             return None
         height, width, channels = given.shape
         return Form(np.dtype(np.float32), (channels, height, width))
