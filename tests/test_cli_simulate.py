@@ -242,7 +242,7 @@ def test_a_machine_with_memory_only(small, tmp_path, simulated):
         ("SMALL --policy ,", "--policy is empty"),
         ("SMALL --model papre", "unknown model 'papre': did you mean 'paper'"),
         ("SMALL --set d.1", "'d.1' does not set a parameter"),
-        ("SMALL --set q=3", "no parameter 'q'"),
+        ("SMALL --set q=3", "unknown parameter of a scenario 'q'"),
         ("SMALL --set N=0", "N = 0 (nodes) must be positive"),
         ("SMALL --set B=1000", "lower B"),
         ("SMALL --sweep N", "write a parameter and its values, like d.1=0,10240,20480"),

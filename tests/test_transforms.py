@@ -500,3 +500,21 @@ def test_a_split_draws_as_the_whole():
 def test_pipelines_travel_to_other_processes():
     pipeline, data = Compose([*AUGMENT, ToFloat()]), file(photo())
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(pipeline))(data, id=1), pipeline(data, id=1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([Decode(), ToFloat(), RandomResizedCrop(8)], r"put ToFloat\(\) and Normalize\(\) after it"),
+        ([Decode(), ToFloat(), ToFloat()], "after it"),
+        ([RandomHorizontalFlip(), Decode()], "comes first"),
+        ([Decode, ToFloat()], r"write Decode\(\)"),
+    ],
+)
+def test_a_row_in_the_wrong_order_is_refused_when_it_is_made(steps, message):
+    with pytest.raises(ConfigError, match=message):
+        Compose(steps)
+
+
+def test_a_function_may_come_anywhere():
+    Compose([lambda data: data, Decode(), ToFloat(), lambda picture: picture, Normalize([0.5] * 3, [0.5] * 3)])

@@ -28,7 +28,8 @@ def check_callable(**functions: Any) -> None:
     """Functions, or nothing."""
     for name, function in functions.items():
         if function is not None and not callable(function):
-            raise ConfigError(f"{name}={function!r}: give a function")
+            hint = ", or augury.transforms.Compose([...])" if isinstance(function, list | tuple) else ""
+            raise ConfigError(f"{name}={function!r}: give a function{hint}")
 
 
 def checked_subset(subset: ArrayLike, samples: int) -> Ids:

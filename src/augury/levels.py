@@ -161,7 +161,7 @@ def check_shared(cache: Cache, source: Source) -> Cache:
             "the cache holds decoded pictures (keep='decoded'), and this loader would take them for samples as stored: "
             "give it data=other.source, where `other` made the cache, and only the transforms that come after the cache"
             if cache.content
-            else "the cache holds samples as stored, and this data is decoded before it is cached: give it its own cache"
+            else "the cache holds samples as stored, and this data is decoded before it is: give it its own cache"
         )
     return cache
 

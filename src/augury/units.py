@@ -26,7 +26,9 @@ def parse_size(size: Size, what: str, whole: int | None = None) -> int:
         raise ConfigError(f"{what}={size!r}: a size cannot be negative")
     if isinstance(size, int):
         return size
-    if whole is None or not size <= 1.0:
+    if whole is None:
+        raise ConfigError(f'{what}={size!r}: there is no dataset to take a fraction of; write bytes, like "10GB"')
+    if not size <= 1.0:
         raise ConfigError(f'{what}={size!r}: a fraction lies between 0.0 and 1.0; for bytes write an int or "10GB"')
     return int(size * whole)
 

@@ -444,10 +444,9 @@ class _Slow:
             if used + self.size(id) > self.cluster.environment.classes[storage].capacity:
                 return None
         self.place[id] = storage
-        done = self.get(id, now) + self.size(id) * self.cluster.environment.write_into_seconds(storage)
-        self.held[storage][id] = done
+        self.held[storage][id] = there = self.get(id, now)
         self.see_off(storage)
-        return done
+        return there + self.size(id) * self.cluster.environment.write_into_seconds(storage)
 
     def get(self, id, now):
         """When the sample is here, from the fastest that has it at this moment."""

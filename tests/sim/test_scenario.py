@@ -98,7 +98,8 @@ def test_a_value_is_no_table():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("Q=3", "no parameter 'Q'; it has N, c"),
+        ("Q=3", "unknown parameter of a scenario 'Q'"),
+        ("betta=3", "did you mean 'beta'"),
         ("N=0", r"N = 0 \(nodes\) must be positive"),
         ("N=-2", r"N = -2 \(nodes\) must be positive"),
         ("N=1.5", r"N = 1.5 \(nodes\) must be a whole number"),

@@ -182,7 +182,8 @@ def _with_storage(
 ) -> dict[str, Any]:
     """The parameters with the storage classes of a machine that was probed behind their staging buffer."""
     tables = {
-        name: {at: value for at, value in scenario.table(parameters, name).items() if at == "0"} for name in "pdrw"
+        name: {at: value for at, value in scenario.table(parameters, name).items() if at == "0" or not storage.levels}
+        for name in "pdrw"
     }
     whole = None if sizes is None else int(sizes.sum() * MB)
     for at, level in enumerate(storage.levels, start=1):

@@ -245,9 +245,9 @@ class _Cluster:
         if waiting is node.refill:
             self._offer_next(at, now)
         node.storage[number] = storage
-        done = self._read(now, node, number, size) + size * self.into[storage]
-        self._hold(node, number, done)
-        heappush(self.events, (done, at, storage))
+        there = self._read(now, node, number, size)
+        self._hold(node, number, there)  # whoever asks for it while it is written gets it from memory
+        heappush(self.events, (there + size * self.into[storage], at, storage))
 
     def _hold(self, node: _Node, number: int, since: float) -> None:
         storage = node.storage[number]

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.errors import ConfigError
+from augury.errors import ConfigError, UnknownName
 from augury.samplers.shuffle import epoch_rng
 from augury.sim.model import Environment, StorageClass, Throughput
 
@@ -105,8 +105,7 @@ def build(
         raise ConfigError(f"the seed {seed} must not be negative, nor take more than 64 bits")
     unknown = set(parameters) - set(_NUMBERS) - _TABLES - _OTHERS
     if unknown:
-        known = ", ".join([*_NUMBERS, *sorted(_TABLES), *sorted(_OTHERS)])
-        raise ConfigError(f"a scenario has no parameter {sorted(unknown)[0]!r}; it has {known}")
+        raise UnknownName("parameter of a scenario", sorted(unknown)[0], [*_NUMBERS, *_TABLES, *_OTHERS])
     numbers = {letter: _number(parameters, letter, meaning) for letter, meaning in _NUMBERS.items()}
     distribution = parameters.get("distribution", "uniform")
     if distribution not in get_args(Distribution):

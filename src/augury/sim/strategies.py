@@ -8,7 +8,7 @@ staging buffer may be filled from. The simulator (nodes.py) then says how long t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,7 @@ from augury.ids import NONE, Ids, Times, counted
 from augury.knowledge import Knowledge
 from augury.policies.placement import place
 from augury.samplers.shuffle import Shuffle, epoch_rng
-from augury.sim.model import SOURCE, STAGING, Environment, StorageClass, remote
+from augury.sim.model import SOURCE, STAGING, Environment, StorageClass, local, remote
 from augury.sim.scenario import Scenario, divide
 
 Moments = NDArray[np.float64]
@@ -150,12 +150,18 @@ def staging(scenario: Scenario, accesses: list[Access], seed: int) -> Plan:
 
 
 def hdmlp(
-    scenario: Scenario, accesses: list[Access], seed: int, in_order: bool = True, cleanup_read: bool = False
+    scenario: Scenario,
+    accesses: list[Access],
+    seed: int,
+    in_order: bool = True,
+    cleanup_read: bool = False,
+    peers: bool = True,
 ) -> Plan:
     """HDMLP (section 3.2): what a node will use most often goes into its fastest storage class.
 
     Classes fill from the source from the start on, in the order of first access; with `in_order` off, the most often
-    used first. With `cleanup_read` a sample leaves after its last use, and the next one takes its room.
+    used first. With `cleanup_read` a sample leaves after its last use, and the next one takes its room. Without `peers`
+    nodes exchange nothing.
     """
     environment, sizes = scenario.environment, scenario.sizes
     if cleanup_read and environment.paper:
@@ -170,7 +176,7 @@ def hdmlp(
         accesses,
         held,
         setup_reads=reads,
-        from_peers=not environment.paper,
+        from_peers=peers and not environment.paper,
         fills=True,
         guests=not environment.paper and not cleanup_read,
         cleans=cleanup_read,
@@ -192,7 +198,11 @@ def _placement(
     order, times = counted(string)
     if environment.paper:
         return _published_placement(order, times, sizes, environment, in_order)
-    classes = environment.classes[STAGING + 1 :]
+    classes = [
+        # A class that is slower than the source is not used, as in a live run.
+        replace(storage, capacity=0.0) if _slower(environment, at) else storage
+        for at, storage in enumerate(environment.classes[STAGING + 1 :], STAGING + 1)
+    ]
     costs = np.zeros(len(sizes), np.int64)
     costs[order] = np.rint(sizes[order] * BYTES)
     placed = place(order, times, [costs] * len(classes), [round(storage.capacity * BYTES) for storage in classes])
@@ -201,6 +211,10 @@ def _placement(
         placed = [best[np.isin(best, ids)] for ids in placed]
     rest = best[~np.isin(best, np.concatenate([NONE, *placed]))]
     return [NONE, *placed], rest
+
+
+def _slower(environment: Environment, storage: int) -> bool:
+    return environment.fastest([local(storage), SOURCE], environment.readers) is SOURCE
 
 
 def _published_placement(
@@ -382,6 +396,8 @@ STRATEGIES: dict[str, tuple[Strategy, dict[str, Any]]] = {
     # Variants of HDMLP that the thesis looked at as well.
     "hdmlp-by-frequency": (hdmlp, {"in_order": False}),
     "hdmlp-cleanup": (hdmlp, {"cleanup_read": True}),
+    # As the live recipe does it: ranks exchange nothing.
+    "hdmlp-alone": (hdmlp, {"peers": False}),
 }
 PUBLISHED = tuple(STRATEGIES)[:10]
 """Those of Tables 5.1 to 5.4."""

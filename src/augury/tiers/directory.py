@@ -151,7 +151,8 @@ def _locked(path: Path) -> Descriptor:
     except BlockingIOError:
         pid = os.pread(lock.fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
         raise InUse(
-            f"the disk cache {path} is in use by process {pid}: end that process, or give each job its own directory"
+            f"the disk cache {path} is in use by process {pid}: end that process, or give each job its own directory "
+            "(ranks of one job share one if LOCAL_RANK and LOCAL_WORLD_SIZE are set, as torchrun does)"
         ) from None
     os.ftruncate(lock.fd, 0)
     os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)

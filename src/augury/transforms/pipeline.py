@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from augury.ids import Ids, as_ids
 from augury.sources import Form
 from augury.transforms.chance import Chance, uniform
 from augury.transforms.images import as_array, decoded_part, write
-from augury.transforms.steps import Decode, Numbers, Part, Step
+from augury.transforms.steps import Decode, Normalize, Numbers, Part, Step, ToFloat
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -121,6 +122,8 @@ def _flat(steps: Iterable[Any]) -> list[Step]:
         raise ConfigError(f"Compose takes a list of transforms: Compose([{steps!r}])")
     found: list[Step] = []
     for step in steps:
+        if isinstance(step, type):
+            raise ConfigError(f"Compose([... {step.__name__} ...]) is given a class: write {step.__name__}()")
         if isinstance(step, Compose):
             found += step.steps
         elif isinstance(step, Step):
@@ -131,7 +134,17 @@ def _flat(steps: Iterable[Any]) -> list[Step]:
             raise ConfigError(f"Compose([... {step!r} ...]): a transform is a step of augury.transforms or a function")
     if not found:
         raise ConfigError("Compose([]) transforms nothing: leave transform= out")
+    _check_order(found)
     return found
+
+
+def _check_order(steps: Sequence[Step]) -> None:
+    """What no picture can pass is a mistake in the row, not in a sample."""
+    for before, step in pairwise(steps):
+        if isinstance(step, Decode) and not isinstance(before, _Function):
+            raise ConfigError(f"Compose: {step!r} takes the bytes of a file, so it comes first, not after {before!r}")
+        if isinstance(before, ToFloat | Normalize) and not isinstance(step, Normalize | _Function):
+            raise ConfigError(f"Compose: {step!r} takes a picture: put ToFloat() and Normalize() after it")
 
 
 def _joined(steps: Sequence[Step]) -> list[Step]:
