@@ -85,8 +85,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         storage = _probe(store, Path(scratch) / "probed", given.quick)
         runs = {name: _run(name, store, epochs, compute, storage, Path(scratch)) for name in CONTENDERS}
-    predicted = {name: _predict(policy, store, epochs, compute, storage)
-        for name, policy in (("naive", "naive"), ("staging", "staging"), ("hdmlp", "hdmlp-alone"))}
+    predicted = {
+        name: _predict(policy, store, epochs, compute, storage)
+        for name, policy in (("naive", "naive"), ("staging", "staging"), ("hdmlp", "hdmlp-alone"))
+    }
     report(_result(runs, predicted, epochs, reading, compute, storage), given.json)
 
 
@@ -255,7 +257,8 @@ def _result(
         checks[f"{name}: that differs from 1 by"] = limit(abs(measured - 1), at_most=0.15)
         checks[f"{name}: the furthest single epoch is off by"] = round(worst, 3)
     later = {name: sum(run["stall"][1:]) for name, run in runs.items()}
-    checks["stall of hdmlp over torch's, from the second epoch on"] = limit(later["hdmlp"] / later["torch"], at_most=0.1)
+    share = later["hdmlp"] / later["torch"]
+    checks["stall of hdmlp over torch's, from the second epoch on"] = limit(share, at_most=0.1)
     half = {name: sum(run["stall"][epochs // 2 :]) for name, run in runs.items()}
     checks["stall of hdmlp over torch's, second half of the run"] = round(half["hdmlp"] / half["torch"], 3)
     total = {name: sum(run["stall"]) for name, run in runs.items()}
