@@ -20,9 +20,10 @@ import numpy as np
 
 from _common import arguments, report
 from augury.policies.classic import FIFO, LFU, LRU, MIN, MinIO, Random
+from augury.policies.foresight import NextUse
 from augury.step import step
 
-POLICIES = (LRU, LFU, FIFO, Random, MinIO, MIN)
+POLICIES = (LRU, LFU, FIFO, Random, MinIO, MIN, NextUse)
 SAMPLES = (1_281_167, 12_811_670)
 QUICK = (20_000, 200_000)
 BATCH, CACHE = 256, 0.2
@@ -85,14 +86,14 @@ def at_large(kind: Any, samples: int, orders: list[Any]) -> dict[str, float]:
 def measured(kind: Any, samples: int, fill: Any, now: Any, later: Any, rounds: int) -> dict[str, float]:
     """The same epoch in several rounds; of each twentieth of it the best, as the machine is never quiet for long.
 
-    MIN plans two epochs at a time, so half of its planning belongs to this one.
+    Two epochs are planned at a time, so half of the planning belongs to this one.
     """
     planning, parts = np.inf, np.full(20, np.inf)
     for _ in range(rounds):
         policy = make(kind, samples)
-        plan(policy, np.concatenate([fill, now, later]))
+        plan(policy, fill, np.concatenate([now, later]))
         drive(policy, fill)
-        planning = min(planning, plan(policy, np.concatenate([now, later])))
+        planning = min(planning, plan(policy, now, later))
         parts = np.minimum(parts, [drive(policy, part) for part in np.array_split(now, len(parts))])
     return figures(policy, float(parts.sum()), samples, planning / (2 * samples))
 
@@ -101,10 +102,10 @@ def make(kind: Any, samples: int) -> Any:
     return kind(np.ones(samples, np.int64), int(CACHE * samples), np.random.default_rng(1))
 
 
-def plan(policy: Any, order: Any) -> float:
+def plan(policy: Any, now: Any, later: Any) -> float:
     start = clock()
-    if isinstance(policy, MIN):
-        policy.plan(order)
+    if isinstance(policy, MIN | NextUse):
+        policy.plan(now, later=later)
     return clock() - start
 
 

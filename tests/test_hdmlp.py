@@ -147,7 +147,7 @@ def test_reads_for_the_levels_hold_up_no_batch(tmp_path):
     x, y, plain = gate()
     sampler = Shuffle(200, 0)
     schedule = Schedule(sampler, BATCH, Place(0, 2), 200, epochs=3)
-    now, later = (set(schedule._draw(epoch, Knowledge.none(0)).tolist()) for epoch in (0, 1))
+    now, later = (set(schedule._draw(epoch, Knowledge.none(0)).positions.tolist()) for epoch in (0, 1))
     source = Stuck(plain.inner, later - now)
     source.open.clear()
     with hdmlp(source, 3, ram=90, disk=(tmp_path / "cache", 90 * SLOT), rank=0, world_size=2) as loader:

@@ -19,7 +19,7 @@ from augury.recipes import find
 from augury.samplers.importance import PADS, PaperPADS, Weighted
 from augury.samplers.ranks import share, share_size
 from augury.samplers.shuffle import InOrder, Shuffle
-from augury.schedule import Schedule
+from augury.schedule import Begun, Schedule
 from augury.sim.replay import _Cache
 from augury.step import prefetch, step
 
@@ -34,7 +34,9 @@ class Cache:
     wants: list = field(default_factory=list)
     """What `wanted` answers, call by call; then nothing."""
     held: tuple = ()
+    room: float = 0
     plans: list = field(default_factory=list)
+    """What comes in this order, and what later."""
 
     @property
     def resident(self):
@@ -42,8 +44,8 @@ class Cache:
         mask[list(self.held)] = True
         return mask
 
-    def plan(self, order):
-        self.plans.append(order.tolist())
+    def plan(self, order, *, later=NONE):
+        self.plans.append((order.tolist(), later.tolist()))
 
     def wanted(self):
         return as_ids(self.wants.pop(0)) if self.wants else NONE
@@ -158,7 +160,7 @@ class TestForeseeable:
             for at in range(3):
                 assert next(work).epoch == epoch
                 if at == 0:
-                    assert cache.plans[-1] == orders[epoch] + (orders[epoch + 1] if epoch < 2 else [])
+                    assert cache.plans[-1] == (orders[epoch], orders[epoch + 1] if epoch < 2 else [])
         assert len(cache.plans) == 3
 
     def test_a_rank_plans_its_own_share_of_ids_from_the_offset_on(self):
@@ -166,8 +168,8 @@ class TestForeseeable:
         cache = Cache(90)
         plan = schedule(Shuffle, 90, 4, 1, 2, subset=subset, epochs=2)
         work = walk(plan, Knowledge.none(0), cache, offset=8, plan=True)
-        assert cache.plans[0] == order_of(work).tolist()
-        assert cache.plans[-1] == order_of(work, 1).tolist()
+        first, second = (order_of(work, epoch).tolist() for epoch in range(2))
+        assert cache.plans == [(first, second), (second, [])]
 
     def test_nothing_is_planned_where_nobody_asked_for_it(self):
         cache = Cache(10)
@@ -186,7 +188,7 @@ class TestForeseeable:
     def test_each_epoch_is_announced_before_its_first_batch(self):
         begun = []
         work = schedule(Shuffle, 10, epochs=6).walk(
-            4, 0, Cache(10), Knowledge.none(0), begin=lambda epoch, order: begun.append((epoch, order.tolist()))
+            4, 0, Cache(10), Knowledge.none(0), begin=lambda epoch, order, _: begun.append((epoch, order.tolist()))
         )
         orders = {epoch: Shuffle(10, 1).draw(epoch, Knowledge.none(0)).tolist() for epoch in (4, 5)}
         for one in work:
@@ -195,12 +197,12 @@ class TestForeseeable:
 
 
 class TestUnasked:
-    @pytest.mark.parametrize("make", [Shuffle, PADS])
+    @pytest.mark.parametrize("make", [PADS, Shuffle])
     def test_what_is_wanted_comes_before_the_epochs_first_batch(self, make):
         cache = Cache(12, wants=[[5, 3, 9, 1, 2], [], [7]])
         begun = []
         plan = schedule(make, 12, 4, epochs=3)
-        work = walk(plan, told(12), cache, plan=True, begin=lambda epoch, order: begun.append(epoch))
+        work = walk(plan, told(12), cache, plan=True, begin=lambda epoch, *_: begun.append(epoch))
         assert [(w.epoch, w.asked) for w in work] == [
             *[(0, False)] * 2,
             *[(0, True)] * 3,
@@ -218,8 +220,10 @@ class TestUnasked:
         assert not next(work).asked
         assert (known.seen == -1).all()
 
-    def test_a_recipe_that_does_not_plan_reads_nothing_unasked(self):
-        assert all(w.asked for w in walk(schedule(PADS, 12, epochs=2), told(12), Cache(12, wants=[[5], [3]])))
+    @pytest.mark.parametrize("make", [PADS, Shuffle])
+    def test_a_recipe_that_does_not_plan_reads_nothing_unasked(self, make):
+        cache = Cache(12, wants=[[5], [3]])
+        assert all(w.asked for w in walk(schedule(make, 12, epochs=2), told(12), cache))
 
     def test_the_order_is_arranged_with_what_was_read_unasked_in_view(self):
         known = told(40, seen=np.full(40, 0, np.int32))
@@ -227,23 +231,24 @@ class TestUnasked:
         work = schedule(PADS, 40, 4, epochs=2).walk(1, 0, cache, known, plan=True)
         next(work)
         assert len(cache.plans) == 1, "the cache was told what was drawn before it was asked what it wants"
-        drawn = cache.plans[0]
+        drawn, _ = cache.plans[0]
         cache.held = (30, 31)  # as a cache that read them
         order = order_of(list(work), 1).tolist()
-        assert cache.plans[1:] == [order], "and then the order as arranged"
+        assert cache.plans[1:] == [(order, [])], "and then the order as arranged"
         for id in (30, 31):
             assert order.count(id) == 3 * drawn.count(id)
 
     def test_a_recipe_that_plans_reads_unasked_only_what_the_epoch_visits_and_all_of_it_is_kept(self):
         recipe = replace(find("shade"), policy=APP)
-        policy = recipe.policy(np.ones(200, np.int64), 50, np.random.default_rng(0))
+        ones = np.ones(200, np.int64)
+        policy = recipe.policy(ones, 50, np.random.default_rng(0))
         assert isinstance(policy, APP)
         assert recipe.foresight
         known = Knowledge.none(200)
         plan = Schedule(recipe.sampler(200, 3), 16, Place(0, 1), 200, epochs=6)
         scorer, rng = recipe.scorer(200), np.random.default_rng(1)
         unasked, visited = {}, {}
-        for work in plan.walk(0, 0, _Cache(policy), known, recipe.foresight):
+        for work in plan.walk(0, 0, _Cache(policy, ones), known, recipe.foresight):
             if work.asked:
                 step([policy], work.ids)
                 scores = scorer.score(work.ids, rng.random(len(work.ids)).astype(np.float32))
@@ -332,7 +337,8 @@ class TestImportance:
         orders = {0: [], 1: [], 2: []}
         for one in work:
             if not orders[one.epoch]:
-                final = cache.plans[-1]
+                final, later = cache.plans[-1]
+                assert later == []
             orders[one.epoch].extend(one.ids.tolist())
             assert final[: len(orders[one.epoch])] == orders[one.epoch]
         assert final == orders[2]
@@ -349,39 +355,40 @@ class TestImportance:
                 assert set(work.ids.tolist()) == {work.epoch}
 
 
-class TestRest:
+class TestInterrupted:
     """An epoch that was interrupted: its order is known, and is not drawn again."""
 
-    def run(self, make=PADS, **options):
+    REST = (5, 5, 1, 0, 2, 9, 9)
+
+    def run(self, **options):
         cache, known = Cache(20, wants=[[19]]), told(20)
         begun = []
-        plan = schedule(make, 20, 4, epochs=5)
-        rest = as_ids([5, 5, 1, 0, 2, 9, 9])
-        work = walk(
-            plan, known, cache, 3, 13, rest=rest, begin=lambda epoch, order: begun.append((epoch, order)), **options
-        )
-        return rest, work, cache, known, begun
+        options["begun"] = Begun(as_ids([*range(3, 16), *self.REST]), 13)
+        plan = schedule(PADS, 20, 4, epochs=5)
+        work = walk(plan, known, cache, 3, 13, begin=lambda *said: begun.append(said[:2]), **options)
+        return work, cache, known, begun
 
     def test_it_is_followed_as_it_is(self):
-        rest, work, _, _, begun = self.run()
+        work, _, _, begun = self.run()
         assert [w.ids.tolist() for w in work if w.epoch == 3] == [[5, 5, 1, 0], [2, 9, 9]]
         assert [w.ends_epoch for w in work if w.epoch == 3] == [False, True]
         assert begun[0][0] == 3
-        assert np.array_equal(begun[0][1], rest)
+        assert begun[0][1].tolist() == [*range(3, 16), *self.REST]
         assert np.array_equal(begun[1][1], order_of(work, 4))
 
     def test_nothing_is_read_unasked_for_it_but_for_the_next(self):
-        _, work, _, _, _ = self.run(plan=True)
+        work, _, _, _ = self.run(plan=True)
         assert [(w.epoch, w.ids.tolist()) for w in work if not w.asked] == [(4, [19])]
 
     def test_it_is_planned_and_visited(self):
-        rest, _, cache, known, _ = self.run(plan=True)
-        assert cache.plans[0] == rest.tolist()
-        assert (known.seen[rest] >= 3).all()
+        _, cache, known, _ = self.run(plan=True)
+        assert cache.plans[0] == ([*self.REST], [])
+        assert (known.seen[[*self.REST]] >= 3).all()
 
     def test_ids_of_a_subset_are_not_mapped_again(self):
         subset = np.arange(10, 30)
-        work = walk(schedule(PADS, 40, 4, subset=subset, epochs=1), told(40), offset=16, rest=as_ids([12, 29, 11, 10]))
+        interrupted = Begun(as_ids([*range(14, 30), 12, 29, 11, 10]), 16)
+        work = walk(schedule(PADS, 40, 4, subset=subset, epochs=1), told(40), offset=16, begun=interrupted)
         assert order_of(work).tolist() == [12, 29, 11, 10]
 
 

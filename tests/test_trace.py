@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augury.errors import AuguryWarning, ConfigError
-from augury.ids import as_ids
+from augury.ids import NONE, as_ids
 from augury.recipes import RECIPES, find, policy_rng
 from augury.sim.replay import replay
 from augury.sim.verify import verify
@@ -33,7 +33,7 @@ def run(path, recipe="lru", capacity=(60, 120), epochs=3, batch=7, seed=4, sizes
         ]
         orders = [rng.permutation(len(sizes)) for _ in range(epochs)]
         for policy in stack:
-            policy.plan(np.concatenate(orders))
+            policy.plan(np.concatenate([NONE, *orders[:-1]]), later=orders[-1])
         done = []
         for epoch, order in enumerate(orders):
             recorder.mark_epoch(epoch)
@@ -52,7 +52,7 @@ def test_twins_reproduce_every_decision(tmp_path, recipe):
 def test_every_kind_of_call_is_read_as_it_was_written(tmp_path):
     with Recorder(tmp_path / "log", {"recipe": "lru", "seed": 0, "batch": 3}, SIZES) as recorder:
         policy = recorder.wrap(find("lru").policy(SIZES, 40, policy_rng(0, 0)), 0)
-        policy.plan(as_ids([3, 2, 1]), 2)
+        policy.plan(as_ids([3, 2, 1]), 2, later=as_ids([9, 8]))
         assert policy.serve(as_ids([5, 6]), 1).tolist() == [5, 6]
         kept, evicted = policy.admit(as_ids([5, 6, 7]))
         policy.wanted(77)
@@ -67,7 +67,7 @@ def test_every_kind_of_call_is_read_as_it_was_written(tmp_path):
         "level", "plan", "serve", "admit", "wanted", "learn", "learn", "resize", "forget", "adopt", "leave"
     ]  # fmt: skip
     _, plan, serve, admit, wanted, learn, plain, resize, forget, adopt, leave = records
-    assert (plan.ids.tolist(), plan.job) == ([3, 2, 1], 2)
+    assert (plan.ids.tolist(), plan.job, plan.later.tolist()) == ([3, 2, 1], 2, [9, 8])
     assert (serve.ids.tolist(), serve.job, serve.answer) == ([5, 6], 1, None)
     assert np.array_equal(admit.kept, kept)
     assert np.array_equal(admit.answer, evicted)

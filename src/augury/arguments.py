@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from augury.errors import ConfigError
 from augury.ids import Ids, as_ids
+from augury.recipes import RECIPES, Recipe
 
 
 def check_positive(**numbers: int) -> None:
@@ -49,11 +50,13 @@ def refuse_with_cache(**given: Any) -> None:
             raise ConfigError(f"{name}= belongs to the loader that made the cache; leave it out beside cache=")
 
 
-def check_state(state: dict[str, Any], samples: int, recipe: str) -> tuple[int, int]:
-    """The epoch and the offset of a saved state, if it is of such a run."""
+def check_state(state: dict[str, Any], samples: int, recipe: Recipe) -> tuple[int, int]:
+    """The epoch and the offset of a saved state, if it is of such a run: of this recipe, or one of the same orders."""
     if state.get("version") != 1:
         raise ConfigError(f"this state has version {state.get('version')!r}; this release reads version 1")
-    for name, mine in (("samples", samples), ("recipe", recipe)):
+    saved = RECIPES.get(state["recipe"], recipe)
+    alike = not recipe.learns and saved.sampler is recipe.sampler
+    for name, mine in (("samples", samples), ("recipe", state["recipe"] if alike else recipe.name)):
         if state[name] != mine:
             raise ConfigError(f"this state was saved with {name}={state[name]!r}, and this loader has {mine!r}")
     epoch, offset = int(state["epoch"]), int(state["offset"])

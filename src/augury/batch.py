@@ -37,6 +37,16 @@ class Batch(NamedTuple):
     ids: Ids
 
 
+class WeightedBatch(NamedTuple):
+    """What the loader yields with `weights=True`."""
+
+    x: Any
+    y: Any
+    ids: Ids
+    weights: Any
+    """What each sample's loss is to be multiplied by."""
+
+
 @dataclass
 class Finished:
     """A batch and the samples that could not be part of it. `batch` is None when none could."""

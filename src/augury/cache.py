@@ -59,6 +59,8 @@ class Cache:
         """Grows when the policies may want others than before: they were told a plan, or a level's size changed."""
         self._sizes = sizes
         self._stack = [level.policy for level in levels]
+        self._mean_costs = [max(1.0, float(level.tier.footprint(sizes).mean())) for level in levels]
+        self._jobs = 0
         self._next = 0
         self._lock = threading.Lock()
         self._turning = threading.Lock()
@@ -71,6 +73,11 @@ class Cache:
         self._bells: list[Bell] = []
         for level in self.levels:
             level.tier.drop(level.policy.adopt(level.tier.found()))
+
+    def join(self) -> int:
+        """A loader that uses this cache: the number of its job."""
+        self._jobs += 1
+        return self._jobs - 1
 
     @property
     def samples(self) -> int:
@@ -111,10 +118,15 @@ class Cache:
                 held |= policy.resident
             return held
 
-    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> None:
-        """What a job will request from now on."""
+    @property
+    def room(self) -> float:
+        """How many samples can be held, if they are of mean size."""
+        return sum(policy.capacity / cost for policy, cost in zip(self._stack, self._mean_costs, strict=False))
+
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> None:
+        """What a job will request from now on; see `Policy.plan`."""
         with self._lock:
-            plan(self._stack, order, job, times)
+            plan(self._stack, order, job, times, later)
             self.wishes += 1
 
     @property

@@ -58,6 +58,21 @@ def counted(order: Ids) -> tuple[Ids, Times]:
     return distinct[by_first], times[by_first].astype(np.int32)
 
 
+def came_before(order: Ids) -> Times | None:
+    """For each place of an order, how often its id stands before it; None where none does."""
+    if len(order) == 0:
+        return None
+    several = np.flatnonzero((np.bincount(order) > 1)[order])
+    if len(several) == 0:
+        return None
+    by_id = several[np.argsort(order[several], kind="stable")]
+    begins = np.flatnonzero(np.append(True, order[by_id[1:]] != order[by_id[:-1]]))
+    lengths = np.diff(np.append(begins, len(by_id)))
+    before = np.zeros(len(order), np.int32)
+    before[by_id] = np.arange(len(by_id)) - np.repeat(begins, lengths)
+    return before
+
+
 def uses(order: Ids, samples: int, kind: type[np.integer[Any]] = np.int64) -> tuple[NDArray[Any], NDArray[Any]]:
     """For each id its first position in the order, and for each position the next one of the same id.
 
@@ -68,7 +83,7 @@ def uses(order: Ids, samples: int, kind: type[np.integer[Any]] = np.int64) -> tu
     first_epoch_is_whole = not (first == never).any()
     after = _next_by_epochs(order, samples, kind) if first_epoch_is_whole else None
     if after is None:
-        after = _next_by_sorting(order, kind)
+        after = _next_by_sorting(order, samples, kind)
     if len(order) > samples and not first_epoch_is_whole:
         first = _positions(order, samples, kind)
     return first, after
@@ -82,9 +97,10 @@ def _positions(order: Ids, samples: int, kind: type[np.integer[Any]]) -> NDArray
     return first
 
 
-def _next_by_sorting(order: Ids, kind: type[np.integer[Any]]) -> NDArray[Any]:
+def _next_by_sorting(order: Ids, samples: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
     after = np.full(len(order), np.iinfo(kind).max, kind)
-    by_id = np.argsort(order, kind="stable")
+    several = np.flatnonzero((frequency(order, samples) > 1)[order])  # mostly few: those alone need be sorted
+    by_id = several[np.argsort(order[several], kind="stable")]
     grouped = order[by_id]
     same = np.flatnonzero(grouped[1:] == grouped[:-1])
     after[by_id[same]] = by_id[same + 1]

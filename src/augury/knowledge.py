@@ -66,6 +66,14 @@ class Knowledge:
         """The mean loss of each epoch that told any."""
         return [total / count for _, (total, count) in sorted(self.losses.items())]
 
+    def after(self, ids: Ids, epoch: int) -> Knowledge:
+        """What will be known of visits when these have been visited; everything else as it is."""
+        if len(self.seen) == 0:
+            return self
+        seen = self.seen.copy()
+        seen[ids] = epoch
+        return replace(self, seen=seen)
+
     def of(self, subset: Ids | None) -> Knowledge:
         """The same with arrays over a subset's positions; None: all ids, and no copy."""
         if subset is None or len(self.scores) == 0:

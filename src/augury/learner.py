@@ -29,14 +29,14 @@ class Learner:
             self._optimizer, _RATE, total_steps=max(steps, 10), pct_start=0.2
         )
 
-    def learn(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """One step; the loss of every sample."""
+    def learn(self, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+        """One step, by losses that are weighted if so wished; the loss of every sample."""
         from torch.nn.functional import cross_entropy
 
         self.model.train()
         losses = cross_entropy(self.model(_planes(x)), y, reduction="none")
         self._optimizer.zero_grad()
-        losses.mean().backward()  # type: ignore[no-untyped-call]
+        (losses if weights is None else losses * weights).mean().backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         self._rate.step()
         return losses.detach()

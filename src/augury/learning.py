@@ -15,11 +15,11 @@ from augury.cache import Cache
 from augury.errors import AuguryWarning, ConfigError
 from augury.exchange import open_exchange
 from augury.feedback import Exchange, Feedback
-from augury.ids import Ids
+from augury.ids import Ids, Scores
 from augury.knowledge import UNTOLD, Knowledge, pack, unpack
 from augury.metrics import FeedbackCounts
 from augury.recipes import Recipe
-from augury.schedule import Schedule
+from augury.schedule import Begun, Schedule
 
 
 class Learning:
@@ -35,13 +35,13 @@ class Learning:
         self._seen = np.full(0 if scorer is None else self._samples, -1, np.int32)
         """The epoch in which training has last seen each sample. (What is known runs ahead: it is decided earlier.)"""
         self._exchange: Exchange | None = None
-        self._orders: dict[int, Ids] = {}
-        """What this rank visits in the epochs that were begun and are not over."""
+        self._orders: dict[int, tuple[Ids, Scores | None]] = {}
+        """What this rank visits in the epochs that were begun and are not over, and by which weights."""
         self._taken = 0
         """How many samples of the present epoch's order training has taken."""
         self._requests, self._first, self._per_epoch = 0, 0, 1
-        self._rest: tuple[dict[str, Any], Ids] | None = None
-        """From a state that was loaded: where it was saved, and the rest of that epoch's order."""
+        self._loaded: tuple[dict[str, Any], Begun] | None = None
+        """From a state that was loaded: where it was saved, and the epoch that had begun."""
         self._warned = False
 
     @property
@@ -73,8 +73,8 @@ class Learning:
         if self.feedback is not None:
             self.feedback.report_accuracy(accuracy)
 
-    def start(self, schedule: Schedule, epoch: int, offset: int) -> Ids | None:
-        """A walk begins there. The rest of the epoch's order, if a run that was interrupted has drawn it."""
+    def start(self, schedule: Schedule, epoch: int, offset: int) -> Begun | None:
+        """A walk begins there; in this epoch, if a run that was interrupted has begun it."""
         if self.feedback is None:
             return None
         self._requests, self._first, self._per_epoch = 0, schedule.batches_from(offset), len(schedule)
@@ -86,11 +86,14 @@ class Learning:
         if self._exchange is not None:
             self._meet(self._exchange)
             self.feedback.restart()
-        rest, self._rest = self._rest, None
-        if rest is None or rest[0] != _where(schedule.place, epoch, offset) or len(rest[1]) != schedule.left(offset):
+        loaded, self._loaded = self._loaded, None
+        if loaded is None or loaded[0] != _where(schedule.place, epoch, offset):
             return None
-        self._orders[epoch] = rest[1]
-        return rest[1]
+        begun = loaded[1]
+        if len(begun.order) - begun.done != schedule.left(offset):
+            return None
+        self._orders[epoch], self._taken = (begun.order, begun.weights), begun.done
+        return begun
 
     def request(self) -> None:
         """Training asks for its next batch."""
@@ -103,10 +106,15 @@ class Learning:
         self._requests += 1
         self.feedback.request()
 
-    def begin_epoch(self, epoch: int, order: Ids) -> None:
+    def begin_epoch(self, epoch: int, order: Ids, weights: Scores | None) -> None:
         """An epoch is drawn. Called by the thread that decides."""
         if self.feedback is not None:
-            self._orders[epoch] = order
+            self._orders[epoch] = order, weights
+
+    def weights(self, epoch: int, ids: Ids) -> Scores:
+        """What the losses of samples of an epoch are to be multiplied by."""
+        _, weights = self._orders.get(epoch, (None, None))
+        return np.ones(len(ids), np.float32) if weights is None else weights[ids]
 
     def take(self, epoch: int, ids: Ids) -> int:
         """Training has taken these samples of an epoch; how many of them for the first time in it."""
@@ -122,20 +130,19 @@ class Learning:
         return len(fresh)
 
     def state_dict(self, epoch: int, offset: int, place: tuple[int, int]) -> dict[str, Any]:
-        """What was learned, and the rest of the order that training is in. The same whatever is decided ahead."""
+        """What was learned, and the order that training is in. The same whatever is decided ahead."""
         if self.feedback is None:
             return {}
         here = _where(place, epoch, offset)
-        if self._rest is not None and self._rest[0] == here:  # loaded, and not iterated since
-            order: Ids | None = self._rest[1]
+        begun: dict[str, Any] = {"where": here, "order": None}
+        if self._loaded is not None and self._loaded[0] == here:  # and not iterated since
+            begun |= _packed(self._loaded[1])
         elif offset > 0 and epoch == self.feedback.epoch and epoch in self._orders:
-            order = self._orders[epoch][self._taken :]
-        else:
-            order = None
+            order, weights = self._orders[epoch]
+            begun |= _packed(Begun(order, self._taken, weights))
         known, fresh = self.feedback.snapshot()
         known.seen = self._seen
-        learned = {"where": here, "order": None if order is None else pack(order), "fresh": pack(fresh)}
-        return {"learned": learned | known.state_dict()}
+        return {"learned": begun | {"fresh": pack(fresh)} | known.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with what was learned. Nothing changes if the state cannot be used."""
@@ -146,14 +153,25 @@ class Learning:
         learned = state["learned"]
         known = Knowledge.from_state(learned, self._samples)
         fresh = self._saved_ids(learned, "fresh")
-        order = None if learned.get("order") is None else self._saved_ids(learned, "order")
+        begun = self._saved_epoch(learned)
         self.feedback.replace(known, fresh)
         told = np.flatnonzero(known.scores != UNTOLD)
         self._cache.learn(told, known.scores[told])
         self._seen = known.seen.copy()
         self._orders.clear()
         self._taken = 0
-        self._rest = None if order is None else (learned["where"], order)
+        self._loaded = begun
+
+    def _saved_epoch(self, learned: dict[str, Any]) -> tuple[dict[str, Any], Begun] | None:
+        if learned.get("order") is None:
+            return None
+        order, done = self._saved_ids(learned, "order"), learned.get("done", 0)
+        if not isinstance(done, int) or not 0 <= done <= len(order):
+            raise ConfigError(f"this state is damaged: of {len(order)} visits {done!r} are done")
+        weights = None if learned.get("weights") is None else unpack(learned["weights"], np.float32)
+        if weights is not None and len(weights) != self._samples:
+            raise ConfigError(f"this state is damaged: it has weights of {len(weights)} samples, not {self._samples}")
+        return learned.get("where", {}), Begun(order, done, weights)
 
     def _saved_ids(self, learned: dict[str, Any], name: str) -> Ids:
         try:
@@ -174,7 +192,7 @@ class Learning:
         if not self.known.told and self.counts.reports == 0:
             self._warn_once(
                 f"recipe {self._recipe.name!r} learns from loader.feedback(ids, losses), and an epoch has passed "
-                "without any: until it is called every epoch visits every sample, and the cache keeps what came first",
+                "without any: until it is called all samples count alike, and importance decides nothing",
                 deeper=2,
             )
 
@@ -183,6 +201,11 @@ class Learning:
         if not self._warned:
             self._warned = True
             warnings.warn(text, AuguryWarning, stacklevel=4 + deeper)
+
+
+def _packed(begun: Begun) -> dict[str, Any]:
+    weights = None if begun.weights is None else pack(begun.weights)
+    return {"order": pack(begun.order), "done": begun.done, "weights": weights}
 
 
 def _where(place: tuple[int, int], epoch: int, offset: int) -> dict[str, Any]:

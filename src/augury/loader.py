@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from numpy.typing import ArrayLike
 
@@ -25,7 +25,7 @@ from augury.arguments import (
     checked_subset,
     refuse_with_cache,
 )
-from augury.batch import Bad, Batch, Finisher, OnError, Transform, as_tensors, check_on_error
+from augury.batch import Bad, Batch, Finisher, OnError, Transform, WeightedBatch, as_tensors, check_on_error
 from augury.buffers import BufferPool, pinned_buffers
 from augury.cache import Cache
 from augury.distributed import place
@@ -33,7 +33,7 @@ from augury.errors import BadFeedback, Closed, ConfigError, UnknownName
 from augury.exchange import agree_on_seed
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer
-from augury.ids import Ids
+from augury.ids import Ids, Scores
 from augury.knowledge import LAG
 from augury.learning import Learning
 from augury.levels import Disk, Levels, check_shared, divide_memory, limits, open_own_cache
@@ -111,6 +111,9 @@ class Loader:
     lag:
         For recipes that learn: feedback of a batch takes effect before the decision about the batch that comes `lag`
         batches later, and no more than so many are decided ahead of training.
+    weights:
+        True: batches are (x, y, ids, weights). Multiply each sample's loss by its weight, and a recipe that draws by
+        importance trains, on average, as if every sample came equally often (p/q, SHADE's Eq. 1).
     cache, admit:
         Share another loader's cache over the same data; with `admit=False` without disturbing it (validation).
     trace:
@@ -147,6 +150,7 @@ class Loader:
         output: Literal["auto", "torch", "numpy"] = "auto",
         pin_memory: bool = False,
         lag: int = LAG,
+        weights: bool = False,
         cache: Cache | None = None,
         admit: bool = True,
         trace: str | os.PathLike[str] | None = None,
@@ -188,6 +192,7 @@ class Loader:
                 )
             else:
                 self.cache = check_shared(cache, self.source)
+            self._job = self.cache.join()
             fetcher = self._owned.keep(Fetcher(self.source, readers, retries))
             buffers = pinned_buffers() if pin_memory else BufferPool()
             self._finish = Finisher(
@@ -198,6 +203,9 @@ class Loader:
             self._gatherer = Gatherer(self.source, self.cache, fetcher, buffers, admit)
             self._learning = Learning(self.recipe, self.cache, lag, admit and cache is None)
             self._owned.keep(self._learning)
+            self._weigh = weights
+            if weights:  # a sampler that cannot tell says so now
+                self._make_sampler(self._samples, 0).weights(0, self._learning.known)
             self._planning = Planning(foresight, self._gatherer, granted.storage, memory.filling, readers)
         except BaseException:
             self._finalizer()
@@ -271,8 +279,8 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Where training is: enough to go on elsewhere, with any number of ranks and any batch size.
 
-        For a recipe that learns it holds the scores and the rest of this rank's order: on the same rank of as many the
-        epoch goes on as it was drawn, elsewhere its rest is drawn anew.
+        For a recipe that learns it holds the scores and this rank's order of the epoch: on the same rank of as many the
+        epoch goes on as it was arranged, elsewhere its rest is drawn anew.
         """
         epoch, offset = (self._epoch, self._offset) if self._jump is None else (self._jump, 0)
         state: dict[str, Any] = {
@@ -288,7 +296,7 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken. Costs nothing: no batch is read to be skipped."""
         self._check_usable()
-        epoch, offset = check_state(state, self._samples, self.recipe.name)
+        epoch, offset = check_state(state, self._samples, self.recipe)
         self._stop()
         self._learning.load_state_dict(state)
         self._planning.restart()
@@ -325,7 +333,10 @@ class Loader:
         where = place(*self._given_place)
         count = share_size(self._samples, self.batch_size, *where, self.drop_last)
         sampler = self._make_sampler(self._samples, self.seed or 0, *where, count)  # (its length needs no seed)
-        return Schedule(sampler, self.batch_size, where, self._samples, self.subset, self.drop_last, self.epochs)
+        ends = self.drop_last, self.epochs
+        return Schedule(
+            sampler, self.batch_size, where, self._samples, self.subset, *ends, self.recipe.lookahead, self._weigh
+        )
 
     def _run_from(self, epoch: int, offset: int) -> _Running:
         """The read-ahead window that is about to deliver this place, or a new one."""
@@ -341,12 +352,12 @@ class Loader:
                 f"world_size={where.world_size}, drop_last={self.drop_last}"
             )
         learning, planning, seed = self._learning, self._planning, self.seed or 0
-        rest = learning.start(schedule, epoch, offset)
+        begun = learning.start(schedule, epoch, offset)
         self._plan(schedule, seed, epoch, offset)
         begin = partial(_begin_epoch, learning, self._recorder)
-        walk = schedule.walk(epoch, offset, self.cache, learning.known, planning.each_epoch, begin, rest)
+        walk = schedule.walk(epoch, offset, self.cache, learning.known, planning.each_epoch, begin, begun)
         parts = self._gatherer, self._finish, self._workers
-        staging = Staging(walk, *parts, self._window, seed, learning.feedback, planning.filler)
+        staging = Staging(walk, *parts, self._window, seed, learning.feedback, planning.filler, self._job)
         self._running = _Running(staging, schedule, (epoch, offset))
         self._owned.staging = staging
         staging.start()
@@ -402,8 +413,16 @@ class Loader:
             if running.schedule.place.world_size > 1:
                 raise finished.bad[0]  # other ranks have a batch here: to pass over it would leave them waiting
             return None
-        batch = finished.batch
-        return Batch(as_tensors(batch.x), as_tensors(batch.y), batch.ids) if self._tensors else batch
+        return self._handed_out(epoch, finished.batch)
+
+    def _handed_out(self, epoch: int, batch: Batch) -> Batch:
+        if self._tensors:
+            batch = Batch(as_tensors(batch.x), as_tensors(batch.y), batch.ids)
+        if not self._weigh:
+            return batch
+        weights = self._learning.weights(epoch, batch.ids)
+        weighted = WeightedBatch(*batch, as_tensors(weights) if self._tensors else weights)
+        return cast(Batch, weighted)  # so that the usual loop over three is of a type that says so
 
     def _check_usable(self) -> None:
         if not self._finalizer.alive:
@@ -428,9 +447,9 @@ class _Running:
         """Which iterator takes from it: the one that was made last."""
 
 
-def _begin_epoch(learning: Learning, recorder: Recorder | None, epoch: int, order: Ids) -> None:
+def _begin_epoch(learning: Learning, recorder: Recorder | None, epoch: int, order: Ids, weights: Scores | None) -> None:
     """Called by the thread that decides, ahead of training. That thread must not know the loader: it would keep it."""
-    learning.begin_epoch(epoch, order)
+    learning.begin_epoch(epoch, order, weights)
     if recorder is not None:
         recorder.mark_epoch(epoch)
 

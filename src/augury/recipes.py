@@ -10,12 +10,15 @@ from functools import partial
 
 import numpy as np
 
-from augury.errors import UnknownName
+from augury.errors import ConfigError, UnknownName
 from augury.policies import Foresight, MakePolicy
 from augury.policies.classic import FIFO, LFU, LRU, MIN, MinIO, Nothing, Random
+from augury.policies.foresight import NextUse
 from augury.policies.placement import Placement
 from augury.policies.shade import APP, APPByLot, ByScore, ByScoreAndUse
 from augury.samplers import MakeSampler
+from augury.samplers.bounded import Bounded
+from augury.samplers.foresight import Frugal
 from augury.samplers.importance import PADS, PaperPADS, Weighted
 from augury.samplers.shuffle import Shuffle
 from augury.scorers import MakeScorer
@@ -36,6 +39,13 @@ class Recipe:
     """What makes scores of losses; None: feedback is of no use to this recipe."""
     foresight: Foresight = Foresight.NOTHING
     """How much of the future the policy is told with `plan`, as far as it is known."""
+    lookahead: float = 0.0
+    """How many epochs before it starts (0 to 1) an epoch is drawn, where that takes what was learned. The earlier, the
+    more is known of whom to keep, and the older are the scores that it is drawn by."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lookahead <= 1:
+            raise ConfigError(f"lookahead={self.lookahead}: give a part of an epoch, from 0 to 1")
 
     @property
     def learns(self) -> bool:
@@ -47,6 +57,21 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("none", Nothing, "holds nothing: the cost of training without a cache"),
+        Recipe(
+            "augury-exact",
+            NextUse,
+            "every sample once per epoch; whoever is needed last leaves (foresight)",
+            foresight=EPOCHS,
+        ),
+        Recipe(
+            "augury",
+            NextUse,
+            "the important are drawn an epoch early, in the order of fewest reads (foresight)",
+            partial(Frugal, base=Bounded),
+            LossRank,
+            foresight=EPOCHS,
+            lookahead=1.0,
+        ),
         Recipe("lru", LRU, "the least recently used leaves"),
         Recipe("lfu", LFU, "the least often used leaves"),
         Recipe("fifo", FIFO, "the longest held leaves"),
@@ -82,7 +107,7 @@ RECIPES = {
     )
 }
 
-DEFAULT = "minio"
+DEFAULT = "augury-exact"
 
 
 def find(name: str | Recipe) -> Recipe:

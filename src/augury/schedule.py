@@ -6,18 +6,19 @@ wants to know. The simulator walks it too. It moves no bytes and has no threads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from augury.distributed import Place
 from augury.errors import ConfigError
-from augury.ids import NONE, Ids, Mask, Times, first_seen
+from augury.ids import NONE, Ids, Mask, Scores, Times, came_before, first_seen
 from augury.knowledge import Knowledge
-from augury.samplers import Sampler
-from augury.samplers.ranks import batches, share, share_size
+from augury.samplers import Sampler, View
+from augury.samplers.ranks import Number, batches, share, share_size
 from augury.samplers.shuffle import InOrder
 
 
@@ -31,6 +32,31 @@ class Work:
     """What comes next must be drawn first, which takes a while."""
     asked: bool = True
     """Whether training visits it; otherwise it is read because the policy wants to hold it."""
+    before: Times | None = None
+    """How often each has come before in the epoch; None: none has."""
+
+
+class Drawn(NamedTuple):
+    """What an epoch visits, before it is arranged."""
+
+    positions: Ids
+    weights: Scores | None = None
+    """Over all ids: see `Sampler.weights`."""
+    before: Times | None = None
+    """How often each has come before in the epoch, on any rank, where that is known before it is arranged."""
+
+
+class Begun(NamedTuple):
+    """An epoch that an interrupted run has begun, and that goes on as it was arranged."""
+
+    order: Ids
+    done: int
+    """How many of its visits are over."""
+    weights: Scores | None = None
+
+
+Begin: TypeAlias = Callable[[int, Ids, "Scores | None"], None]
+"""Called with an epoch's number, its order and its weights, before its first batch."""
 
 
 class Held(Protocol):
@@ -40,8 +66,12 @@ class Held(Protocol):
     def resident(self) -> Mask:
         """Who is held, by any level, after all that was decided so far."""
 
-    def plan(self, order: Ids, *, times: Times | None = None) -> None:
-        """What will be requested from now on; with `times` each id once, and how often."""
+    @property
+    def room(self) -> float:
+        """How many samples can be held, if they are of mean size."""
+
+    def plan(self, order: Ids, *, times: Times | None = None, later: Ids = NONE) -> None:
+        """What will be requested from now on; see `Policy.plan`."""
 
     def wanted(self) -> Ids:
         """Who should be read unasked, most urgent first."""
@@ -61,6 +91,10 @@ class Schedule:
     drop_last: bool = False
     epochs: int | None = None
     """No epoch from here on is read ahead; None: there is always a next one."""
+    lookahead: float = 0.0
+    """How many epochs before it starts an epoch is drawn, where that takes what was learned: from 0 to 1."""
+    weigh: bool = False
+    """Whether weights are wanted with every epoch."""
 
     def __len__(self) -> int:
         return self.batches_from(0)
@@ -80,42 +114,76 @@ class Schedule:
         cache: Held,
         known: Knowledge,
         plan: bool = False,
-        begin: Callable[[int, Ids], None] | None = None,
-        rest: Ids | None = None,
+        begin: Begin | None = None,
+        begun: Begun | None = None,
     ) -> Iterator[Work]:
         """Every batch from a place in an epoch on. With `plan` the cache is told this epoch and the next.
-
-        `begin` is called with each epoch's number and order before its first batch. `rest` is the order of the rest of
-        the first epoch, where it is known from a run that was interrupted.
 
         Where every epoch visits every sample, the next use of anything lies within the two that are planned: to know
         more epochs would change no decision.
         """
-        upcoming = self._draw(epoch, known, offset) if rest is None else None
+        drawn = self._draw(epoch, known, offset) if begun is None else None
         while True:
-            drawn, last = upcoming, self.epochs is not None and epoch + 1 >= self.epochs
-            upcoming = self._draw(epoch + 1, known) if plan and self.sampler.foreseeable and not last else None
-            if drawn is None:
-                assert rest is not None
-                order = rest
-                self._tell(cache, order, upcoming, plan)
-            else:
-                order = self._ids(drawn)
-                self._tell(cache, order, upcoming, plan)
-                if plan:
-                    yield from self._unasked(epoch, cache.wanted())
-                arranged = self._arrange(epoch, drawn, known, cache, offset)
-                if arranged is not drawn:
-                    order = self._ids(arranged)
-                    self._tell(cache, order, upcoming, plan)
+            last = self.epochs is not None and epoch + 1 >= self.epochs
+            if drawn is not None:
+                order = yield from self._ordered(epoch, drawn.positions, known, cache, offset, plan)
+                begun = Begun(order, 0, drawn.weights)
+            assert begun is not None
+            before = self._before(begun.order) if drawn is None or drawn.before is None else drawn.before
+            drawn = None  # its memory is not needed while the epoch lasts
             if begin is not None:
-                begin(epoch, order)
-            yield from self._asked(epoch, order, known)
+                begin(epoch, begun.order, begun.weights)
+            early = yield from self._visited(epoch, begun, before, cache, known, plan, last)
             if last:
                 return
             epoch, offset = epoch + 1, 0
-            if upcoming is None:
-                upcoming = self._draw(epoch, known)
+            drawn = early or self._draw(epoch, known)
+
+    def _ordered(
+        self, epoch: int, drawn: Ids, known: Knowledge, cache: Held, offset: int, plan: bool
+    ) -> Generator[Work, None, Ids]:
+        """The epoch's order, after whatever the cache wants to read before it."""
+        if plan and not self.sampler.foreseeable:
+            cache.plan(self._ids(drawn))
+            yield from self._unasked(epoch, cache.wanted())
+        return self._ids(self._arrange(epoch, drawn, known, cache, offset))
+
+    def _visited(
+        self, epoch: int, begun: Begun, before: Times | None, cache: Held, known: Knowledge, plan: bool, last: bool
+    ) -> Generator[Work, None, Drawn | None]:
+        """The epoch's batches. On the way the next epoch is drawn, as early as it can and may be."""
+        early: Drawn | None = None
+        order, done, _ = begun
+        draw_at = None if last or not plan else self._draw_at(done, len(order))
+        for start in range(done, len(order), self.batch_size):
+            if start == draw_at:
+                early = self._draw(epoch + 1, known.after(order, epoch))
+            if plan and start in (done, draw_at):
+                cache.plan(order[start:], later=NONE if early is None else self._ids(early.positions))
+                if start == done and self.sampler.foreseeable:  # others have asked before they arranged
+                    yield from self._unasked(epoch, cache.wanted())
+            stop = start + self.batch_size
+            ids = order[start:stop]
+            if len(known.seen):
+                known.visit(ids, epoch)
+            came = None if before is None else before[start:stop]
+            yield Work(epoch, ids, ends_epoch=stop >= len(order), before=came)
+        return early
+
+    def _draw_at(self, done: int, length: int) -> int | None:
+        """Before which batch of an epoch, named by its first place, the next epoch is drawn; None: after the last."""
+        lookahead = 1.0 if self.sampler.foreseeable else self.lookahead
+        from_here = length - done - round(lookahead * length)
+        at = done + max(0, -(-from_here // self.batch_size)) * self.batch_size
+        return at if at < length else None
+
+    def _before(self, order: Ids) -> Times | None:
+        """How often each has come before. Of a sample that several ranks have drawn each visit has its own number."""
+        before = came_before(order)
+        if self.sampler.foreseeable or self.place.rank == 0:
+            return before
+        first = np.int32(self.place.rank << 16)
+        return np.full(len(order), first) if before is None else before + first
 
     def tell_run(self, epoch: int, offset: int, cache: Held, known: Knowledge) -> None:
         """Tell the cache, before a walk, all that this rank will request until the end of the run. Takes a while."""
@@ -135,7 +203,7 @@ class Schedule:
         whole = self.place.world_size == 1 and not self.drop_last and isinstance(self.sampler, InOrder)
         drawn = min(self.epochs, epoch + 1 + (offset > 0)) if whole else self.epochs
         for number in range(epoch, drawn):
-            ids = self._ids(self._draw(number, known, offset if number == epoch else 0))
+            ids = self._ids(self._draw(number, known, offset if number == epoch else 0).positions)
             fresh.append(first_seen(ids[times[ids] == 0]))
             times += np.bincount(ids, minlength=len(times)).astype(np.int32)
         order = np.concatenate(fresh)
@@ -143,31 +211,33 @@ class Schedule:
         times += (self.epochs - drawn) * each
         return order, times[order]
 
-    def _tell(self, cache: Held, order: Ids, upcoming: Ids | None, plan: bool) -> None:
-        if plan:
-            cache.plan(order if upcoming is None else np.concatenate([order, self._ids(upcoming)]))
-
-    def _asked(self, epoch: int, order: Ids, known: Knowledge) -> Iterator[Work]:
-        for start in range(0, len(order), self.batch_size):
-            stop = start + self.batch_size
-            ids = order[start:stop]
-            if len(known.seen):
-                known.visit(ids, epoch)
-            yield Work(epoch, ids, ends_epoch=stop >= len(order))
-
     def _unasked(self, epoch: int, wanted: Ids) -> Iterator[Work]:
         for start in range(0, len(wanted), self.batch_size):
             yield Work(epoch, wanted[start : start + self.batch_size], asked=False)
 
-    def _draw(self, epoch: int, known: Knowledge, offset: int = 0) -> Ids:
+    def _draw(self, epoch: int, known: Knowledge, offset: int = 0) -> Drawn:
         """Positions that this rank visits, from the global offset on where that is known before they are arranged."""
         if not self.sampler.foreseeable:
-            return self.sampler.draw(epoch, known.of(self.subset))
-        return share(self.sampler.draw(epoch, known)[offset:], self.batch_size, *self.place, self.drop_last)
+            return Drawn(self.sampler.draw(epoch, known.of(self.subset)), self._weights(epoch, known))
+        whole = self.sampler.draw(epoch, known)
+        before = came_before(self._ids(whole)) if self.subset is not None else None
+        return Drawn(self._share(whole, offset), None, None if before is None else self._share(before, offset))
+
+    def _share(self, values: NDArray[Number], offset: int) -> NDArray[Number]:
+        return share(values[offset:], self.batch_size, *self.place, self.drop_last)
+
+    def _weights(self, epoch: int, known: Knowledge) -> Scores | None:
+        weights = self.sampler.weights(epoch, known.of(self.subset)) if self.weigh else None
+        if weights is None or self.subset is None:
+            return weights
+        spread = np.zeros(len(known.scores), np.float32)
+        spread[self.subset] = weights
+        return spread
 
     def _arrange(self, epoch: int, drawn: Ids, known: Knowledge, cache: Held, offset: int) -> Ids:
         resident = cache.resident if self.subset is None else cache.resident[self.subset]
-        order = self.sampler.arrange(epoch, drawn, known.of(self.subset), resident)
+        view = View(resident, cache.room, self.batch_size)
+        order = self.sampler.arrange(epoch, drawn, known.of(self.subset), view)
         if not self.sampler.foreseeable:
             # An epoch that was begun otherwise (by another number of ranks, say) has so many samples left.
             left = self.left(offset)

@@ -289,7 +289,7 @@ class Staging:
         result: Finished | Future[Finished]
         raw.counts.prefetched, raw.unasked_bytes = self._prefetched
         self._prefetched = Unasked(0, 0)
-        chance = Chance(self._seed, decided.work.epoch)
+        chance = Chance(self._seed, decided.work.epoch, decided.work.before)
         if self._workers is None:
             result = self._finished(raw, chance)
         else:

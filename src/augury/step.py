@@ -61,13 +61,14 @@ def step(stack: Sequence[Policy], ids: Ids, job: int = 0, admit: bool = True) ->
     return Step(ids, served, level, missed, writes, drops)
 
 
-def plan(stack: Sequence[Policy], order: Ids, job: int = 0, times: Times | None = None) -> None:
+def plan(stack: Sequence[Policy], order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> None:
     """Tell every level the future; what a level has set aside for itself is no business of those below it."""
     for policy in stack:
-        taken = policy.plan(order, job, times)
+        taken = policy.plan(order, job, times, later)
         if len(taken):
             rest = ~np.isin(order, taken)
             order, times = order[rest], None if times is None else times[rest]
+            later = later[~np.isin(later, taken)]
 
 
 def prefetch(stack: Sequence[Policy], ids: Ids) -> Step:

@@ -42,7 +42,7 @@ _CRC = struct.Struct("<I")
 """Before the head: of head and payload, so that a tail of zeros is no record."""
 
 OPS = ("level", "epoch", "plan", "serve", "admit", "wanted", "learn", "resize", "forget", "adopt", "leave")
-_ANSWER, _KEPT, _SCORES, _KIN, _TIMES = 1, 2, 4, 8, 16
+_ANSWER, _KEPT, _SCORES, _KIN, _TIMES, _LATER = 1, 2, 4, 8, 16, 32
 _FLUSH = 64
 _BUFFER = 1 << 20
 _SIZES = "sizes"
@@ -57,7 +57,7 @@ class Record:
     level: int = 0
     job: int = 0
     number: int = 0
-    """The epoch, the budget of `wanted`, the capacity of `resize` or of a level."""
+    """The epoch, how many ids a plan has for later, the budget of `wanted`, the capacity of `resize` or of a level."""
     ids: Ids = field(default_factory=lambda: NONE)
     """What was asked; of a level, the samples' costs (one if all are equal, none if they are the sizes)."""
     answer: Ids | None = None
@@ -67,6 +67,8 @@ class Record:
     kin: Ids | None = None
     times: Times | None = None
     """How often each of a plan's ids is requested."""
+    later: Ids | None = None
+    """What a plan has for later; `number` of them."""
 
 
 class Recorder:
@@ -132,6 +134,9 @@ class Recorder:
         if record.times is not None:
             there |= _TIMES
             parts.append(np.asarray(record.times, "<i4").tobytes())
+        if record.later is not None:
+            there |= _LATER
+            parts.append(record.later.astype(self._dtype).tobytes())
         payload = b"".join(parts)
         op = OPS.index(record.op)
         counts = len(record.ids), answered
@@ -191,9 +196,10 @@ class Recorded:
     def used(self) -> int:
         return self._policy.used
 
-    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
-        taken = self._policy.plan(order, job, times)
-        self._add("plan", job=job, ids=order, times=times, answer=taken if len(taken) else None)
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
+        taken = self._policy.plan(order, job, times, later)
+        answer = taken if len(taken) else None
+        self._add("plan", job=job, number=len(later), ids=order, times=times, later=later, answer=answer)
         return taken
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:
@@ -381,6 +387,8 @@ def _decode(
         record.kin = take(ids, dtype).astype(np.int64)
     if there & _TIMES:
         record.times = take(ids, np.dtype("<i4")).astype(np.int32)
+    if there & _LATER:
+        record.later = take(number, dtype).astype(np.int64)
     return record
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augury.errors import ConfigError
-from augury.ids import as_ids, counted
+from augury.ids import NONE, as_ids, counted
 from augury.policies.classic import MinIO
 from augury.policies.placement import Placement, place
 from augury.step import plan, prefetch, step
@@ -206,11 +206,11 @@ def test_the_levels_below_plan_without_what_is_set_aside_above():
     told = []
 
     class Below(MinIO):
-        def plan(self, order, job=0, times=None):
-            told.append((order.tolist(), None if times is None else times.tolist()))
-            return super().plan(order, job, times)
+        def plan(self, order, job=0, times=None, later=NONE):
+            told.append((order.tolist(), None if times is None else times.tolist(), later.tolist()))
+            return super().plan(order, job, times, later)
 
     stack = [Placement(sizes(5), 2), Below(sizes(5), 2), Below(sizes(5), 2)]
     plan(stack, as_ids([4, 3, 2]), times=times(1, 5, 5))
-    plan(stack, as_ids([4, 3, 3, 4, 2]))
-    assert told == [([4], [1]), ([4], [1]), ([2], None), ([2], None)]
+    plan(stack, as_ids([4, 3, 3, 4, 2]), later=as_ids([1, 3, 2, 1]))
+    assert told == [([4], [1], [])] * 2 + [([2], None, [1, 2, 1])] * 2

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from augury.errors import ConfigError
 from augury.ids import as_ids
 from augury.knowledge import Knowledge
+from augury.samplers import View
 from augury.samplers.importance import PADS, STAGNANT, STEEP, PaperPADS, Weighted, calm, weighted, weighted_once
 
 FLOAT32 = np.finfo(np.float32)
@@ -44,10 +45,13 @@ def knowledge(samples, scores=None, told=True, **rest):
     return known
 
 
-def residents(samples, held):
-    mask = np.zeros(samples, np.bool_)
-    mask[list(held)] = True
-    return mask
+def view(mask):
+    """A cache that is full of these."""
+    return View(mask, float(np.count_nonzero(mask)), 4)
+
+
+def holding(samples, held):
+    return view(np.isin(np.arange(samples), list(held)))
 
 
 class TestWeighted:
@@ -285,7 +289,7 @@ class TestEverySampler:
         scores = data.draw(st.lists(st.sampled_from([0.0, 1.0, 2.3, 5.5]), min_size=samples, max_size=samples))
         seen = data.draw(st.lists(st.integers(-1, epoch), min_size=samples, max_size=samples))
         known = knowledge(samples, scores, told, seen=np.array(seen, np.int32))
-        held = residents(samples, data.draw(st.lists(st.integers(0, samples - 1))))
+        held = holding(samples, data.draw(st.lists(st.integers(0, samples - 1))))
         for rank in range(ranks):
             sampler = make(samples, 3, rank, ranks)
             assert not sampler.foreseeable
@@ -299,8 +303,8 @@ class TestEverySampler:
     @samplers
     def test_drawing_is_pure_and_changes_no_argument(self, make):
         known = knowledge(60, rng(1).random(60), seen=rng(2).integers(-1, 9, 60).astype(np.int32), losses=[3.0, 2.9])
-        held = residents(60, range(0, 60, 2))
-        for array in (known.scores, known.seen, held):
+        held = holding(60, range(0, 60, 2))
+        for array in (known.scores, known.seen, held.resident):
             array.flags.writeable = False
         before = copy.deepcopy(known)
         one, other = make(60, 5, 1, 2), make(60, 5, 1, 2)
@@ -309,7 +313,8 @@ class TestEverySampler:
         drawn = one.draw(9, known)
         drawn.flags.writeable = False
         assert np.array_equal(drawn, other.draw(9, before))
-        assert np.array_equal(one.arrange(9, drawn, known, held), other.arrange(9, drawn.copy(), before, held.copy()))
+        twin = copy.deepcopy(held)
+        assert np.array_equal(one.arrange(9, drawn, known, held), other.arrange(9, drawn.copy(), before, twin))
         assert np.array_equal(known.scores, before.scores)
         assert np.array_equal(known.seen, before.seen)
         for name in ("losses", "accuracies", "told"):
@@ -336,7 +341,7 @@ class TestEverySampler:
         counts = np.bincount(np.concatenate(parts), minlength=samples)
         assert (counts >= 1).all()
         assert counts.sum() - samples < ranks  # some are visited twice, so that all ranks have equally many
-        held = np.ones(samples, np.bool_)
+        held = holding(samples, range(samples))
         for rank, part in enumerate(parts):
             assert np.array_equal(make(samples, 7, rank, ranks).arrange(epoch, part, known, held), part)
 
@@ -354,14 +359,14 @@ class TestEverySampler:
 
     def test_weighted_arranges_nothing(self):
         drawn = as_ids([3, 1, 1])
-        assert Weighted(5).arrange(4, drawn, knowledge(5), np.ones(5, np.bool_)) is drawn
+        assert Weighted(5).arrange(4, drawn, knowledge(5), holding(5, range(5))) is drawn
 
 
 def arranged(drawn, held, samples=None, epoch=10, known=None, seed=0, **options):
     """An order of PADS; nothing is stale unless `known` says so."""
     samples = samples or int(max(drawn)) + 1
     known = known or knowledge(samples, seen=np.full(samples, epoch, np.int32))
-    return PADS(samples, seed, **options).arrange(epoch, as_ids(drawn), known, residents(samples, held))
+    return PADS(samples, seed, **options).arrange(epoch, as_ids(drawn), known, holding(samples, held))
 
 
 class TestArranging:
@@ -441,7 +446,7 @@ class TestArranging:
         assert sorted(arranged(drawn, range(5)).tolist()) == sorted(drawn)
         assert sorted(arranged(drawn, [], samples=5).tolist()) == sorted(drawn)
         assert arranged([0], [0]).tolist() == [0]
-        assert len(PADS(4).arrange(3, as_ids([]), knowledge(4), residents(4, [1]))) == 0
+        assert len(PADS(4).arrange(3, as_ids([]), knowledge(4), holding(4, [1]))) == 0
 
     def test_misses_are_spread_evenly_over_minibatches(self):
         for seed in range(10):
@@ -471,16 +476,16 @@ class TestArranging:
         assert not np.array_equal(visits[:30], visits[30:60])
 
     def test_ranks_arrange_by_chance_of_their_own(self):
-        known, held = knowledge(100, seen=np.full(100, 10, np.int32)), residents(100, range(30))
+        known, held = knowledge(100, seen=np.full(100, 10, np.int32)), holding(100, range(30))
         orders = {tuple(PADS(100, 0, rank, 2).arrange(10, np.arange(100), known, held)) for rank in range(2)}
         assert len(orders) == 2
 
     def test_the_papers_code_puts_hits_first(self):
-        known, held = knowledge(100), residents(100, range(20))
+        known, held = knowledge(100), holding(100, range(20))
         order = PaperPADS(100).arrange(10, rng().permutation(100), known, held)
         assert (order[:60] < 20).all()
         assert (order[60:] >= 20).all()
-        full = PaperPADS(100).arrange(10, rng().permutation(100), known, residents(100, range(40)))
+        full = PaperPADS(100).arrange(10, rng().permutation(100), known, holding(100, range(40)))
         assert (full < 40).all(), "no share is kept for misses"
 
     def test_calm_repeats_nothing(self):
@@ -557,7 +562,7 @@ class TestNothingIsStarved:
             for rank in range(ranks):
                 drawn = sampler[rank].draw(epoch, known[rank])
                 held = last >= epoch - 1 if adversary == "fixed" else chance.random(samples) < 0.5
-                visited.append(sampler[rank].arrange(epoch, drawn, known[rank], held))
+                visited.append(sampler[rank].arrange(epoch, drawn, known[rank], view(held)))
             for rank in range(ranks):
                 for other in range(ranks):
                     if shared or other == rank:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augury.knowledge import Knowledge
+from augury.samplers import View
 from augury.samplers.shuffle import InOrder, Shuffle
 
 NO_SCORES = Knowledge.none(0)
@@ -50,4 +51,4 @@ def test_the_default_is_foreseeable_and_arranges_nothing(make):
     sampler = make(20, 3)
     drawn = sampler.draw(2, NO_SCORES)
     assert sampler.foreseeable
-    assert sampler.arrange(0, drawn, NO_SCORES, np.ones(20, np.bool_)) is drawn
+    assert sampler.arrange(0, drawn, NO_SCORES, View(np.ones(20, np.bool_), 20, 4)) is drawn

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augury.errors import ConfigError
-from augury.ids import Ids, Mask, Times
+from augury.ids import NONE, Ids, Mask, Times
 from augury.knowledge import Knowledge
 from augury.policies import Foresight
 from augury.policies.classic import LRU, MIN
 from augury.recipes import RECIPES, Recipe, policy_rng
+from augury.samplers import View
 from augury.samplers.shuffle import Shuffle
 from augury.sim.replay import replay
 from augury.step import step
@@ -80,16 +81,16 @@ def test_min_knows_all_given_orders():
 
 
 class Watched(MIN):
-    """Remembers its plans."""
+    """Remembers its plans, and who was held when they were made."""
 
     def __init__(self, sizes, capacity, rng):
         super().__init__(sizes, capacity, rng)
-        self.plans: list[Ids] = []
+        self.plans: list[tuple[Ids, Ids, Mask]] = []
         MADE.append(self)
 
-    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
-        self.plans.append(order)
-        return super().plan(order, job, times)
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
+        self.plans.append((order, later, self.resident.copy()))
+        return super().plan(order, job, times, later)
 
 
 MADE: list[Watched] = []
@@ -98,8 +99,8 @@ MADE: list[Watched] = []
 class HeldFirst(Shuffle):
     """Arranges an epoch with the cache in view."""
 
-    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
-        return drawn[np.argsort(~resident[drawn], kind="stable")]
+    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, cache: View) -> Ids:
+        return drawn[np.argsort(~cache.resident[drawn], kind="stable")]
 
 
 class ByScore(Shuffle):
@@ -112,16 +113,20 @@ class ByScore(Shuffle):
         return super().draw(epoch, known)
 
 
-def plans(sampler, epochs=3) -> list[int]:
+def plans(sampler, epochs=3) -> list[tuple[int, int]]:
+    """How many come in the order that is told, and how many later."""
     MADE.clear()
     replay(Recipe("watched", Watched, "", sampler, foresight=Foresight.EPOCHS), 20, epochs, 0.3, 4)
-    return [len(plan) for plan in MADE[0].plans]
+    return [(len(order), len(later)) for order, later, _ in MADE[0].plans]
 
 
 def test_what_a_policy_is_told_of_the_future():
-    assert plans(Shuffle) == [40, 40, 20]  # an epoch and the next: nothing is used first after that
-    assert plans(HeldFirst) == [40, 40, 40, 40, 20, 20]  # as drawn, and again as arranged
-    assert plans(ByScore) == [20, 20, 20]  # what has been drawn
+    assert plans(Shuffle) == [(20, 20), (20, 20), (20, 0)]  # an epoch and the next: nothing is used first after that
+    assert plans(ByScore) == [(20, 0)] * 6  # what has been drawn, and again as arranged
+    assert plans(HeldFirst) == [(20, 20), (20, 20), (20, 0)]
+    for order, _, held in MADE[0].plans:
+        assert held[order[: np.count_nonzero(held)]].all(), "an epoch is told as it is arranged"
+    assert held.any()
 
 
 def test_an_arranged_order_is_the_one_that_is_followed():

@@ -19,8 +19,8 @@ from rich.table import Table
 from augury.commands.shared import MARKS, check_plot, items, progress, save_plot
 from augury.errors import ConfigError
 from augury.knowledge import LAG
-from augury.recipes import find
 from augury.sim.fields import SYNTHETIC, LossField, open_field
+from augury.sim.oracles import find
 from augury.sim.replay import Order, Result
 from augury.sim.replay import replay as run
 from augury.sim.verify import verify as check
@@ -87,7 +87,7 @@ def replay(
 
       augury replay --cache 0.05,0.1,0.2,0.4,0.8 --plot hits.png
 
-      augury replay --recipe minio,sh-app,shade --losses synthetic --cache 0.1,0.2
+      augury replay --recipe minio,shade,augury,pads-min --losses synthetic --cache 0.1,0.2
 
       augury replay --trace run.trace --recipe lru,minio     (the order of a recorded run)
 

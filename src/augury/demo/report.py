@@ -24,21 +24,21 @@ class _Column(NamedTuple):
 
 
 _COLUMNS = (
-    _Column("hit ratio", lambda run: run.hit_ratio, "{:.1%}".format, max),
+    _Column("hits", lambda run: run.hit_ratio, "{:.1%}".format, max),
     _Column("distinct", lambda run: run.coverage, "{:.0%}".format, max),
     _Column("epoch s", lambda run: run.epoch_seconds, "{:.2f}".format, min),
     _Column("stall s\n(in all)", lambda run: run.stall_seconds, "{:.1f}".format, min),
     _Column("MB read\n(in all)", lambda run: run.store_bytes / 1e6, "{:.1f}".format, min),
     _Column("accuracy\n(at end)", lambda run: run.accuracy, "{:.1%}".format, max),
 )
-_AFTER_FIRST = ("hit ratio", "distinct", "epoch s")
+_AFTER_FIRST = ("hits", "distinct", "epoch s")
 
 
 def table(runs: Sequence[Run]) -> Table:
     """One line per recipe. The best of a column has a star, unless all are equal."""
-    made = Table(box=box.SIMPLE_HEAD, caption="* best. The first epoch fills the cache.")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption="* best. The first epoch fills the cache.")
     made.caption_justify = "left"
-    made.add_column("recipe", style="bold")
+    made.add_column("recipe", style="bold", min_width=max(len(run.recipe) for run in runs))
     several = len(runs[0].epochs) > 1
     if not several:
         made.caption = "* best"

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.ids import Ids, Mask, Scores, Times
+from augury.ids import NONE, Ids, Mask, Scores, Times
 
 
 class Foresight(IntEnum):
@@ -44,11 +44,12 @@ class Policy(Protocol):
     def used(self) -> int:
         """Bytes of what is resident; never above capacity."""
 
-    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         """What `job` will request from now on, as far as known (may span epochs). It replaces what was told before.
 
         With `times`, `order` names each id once, in the order of first requests, and `times` says how often each is
-        requested. Returns those that this policy has set aside for its tier: the levels below plan without them.
+        requested. `later` is requested after that, in an order that may yet change. Returns those that this policy has
+        set aside for its tier: the levels below plan without them.
         """
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:

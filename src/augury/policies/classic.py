@@ -146,11 +146,13 @@ class MIN(Ranked):
         self._at = 0
         self._after = np.empty(0, np.uint32)
 
-    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         if len(self._after) and job != self._job:
             raise ConfigError(
                 f"min plans for one job, and job {self._job} has planned already: give job {job} a cache of its own"
             )
+        if len(later):
+            order = np.concatenate([order, later])
         if len(order) >= self._UNKNOWN:
             raise ConfigError(f"min plans at most {self._UNKNOWN - 1:,} requests ahead, not {len(order):,}")
         samples = len(self.resident)

@@ -75,7 +75,7 @@ class Placement(Ranked):
         """In the order of first requests."""
         self._here: Mask = np.zeros(len(sizes), np.bool_)
 
-    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         if len(self._order) and job != self._job:
             raise ConfigError(
                 f"hdmlp plans for one job, and job {self._job} has planned already: give job {job} a cache of its own"

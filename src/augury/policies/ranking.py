@@ -44,7 +44,7 @@ class Holding:
         self.held = 0
         self.resident: Mask = np.zeros(len(sizes), np.bool_)
 
-    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         return NONE
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:
@@ -96,6 +96,8 @@ class Ranked(Holding):
     """
 
     bypass = False
+    loyal = False
+    """Whether of equal keys the resident stays, so that nobody is exchanged in vain."""
 
     def __init__(self, sizes: NDArray[np.int64], capacity: int, rng: np.random.Generator | None = None) -> None:
         super().__init__(sizes, capacity, rng)
@@ -151,6 +153,8 @@ class Ranked(Holding):
         key_in, key_out = self.key[newcomers], self.key[victims]
         if not self.bypass:
             key_in[-1] = np.inf
+        if self.loyal:
+            key_in = np.nextafter(key_in, -np.inf)
         stays = np.ones(len(newcomers), np.bool_)
         if len(victims) and given >= need and key_in.min() >= key_out[-1]:
             return stays, victims

@@ -69,7 +69,7 @@ class APP(ByScore):
         self.key[:] = self._UNKNOWN
         self._planned: Mask | None = None
 
-    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         self._planned = np.zeros(len(self.key), np.bool_)
         self._planned[order] = True
         return NONE
@@ -119,7 +119,7 @@ class APPByLot(APP):
         self._due = np.zeros(len(sizes), np.int32)
         """How often the rest of the epoch visits each."""
 
-    def plan(self, order: Ids, job: int = 0, times: Times | None = None) -> Ids:
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         self._due = frequency(order, len(self.key)).astype(np.int32)
         self.key[:] = self._lot + ((self._due > 0) & (self._lot >= 0))
         self._front.restart()

@@ -6,10 +6,23 @@ or batches; what it may look at (what training has told, what is resident) is ha
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from augury.ids import Ids, Mask
+from augury.ids import Ids, Mask, Scores
 from augury.knowledge import Knowledge
+
+
+@dataclass(frozen=True)
+class View:
+    """What a sampler sees of the cache when it arranges an epoch."""
+
+    resident: Mask
+    """Who is held, by any level."""
+    room: float
+    """How many samples can be held, if they are of mean size."""
+    batch_size: int
+    """Samples per minibatch."""
 
 
 class Sampler(Protocol):
@@ -25,7 +38,11 @@ class Sampler(Protocol):
     def draw(self, epoch: int, known: Knowledge) -> Ids:
         """What the epoch visits; pure in (seed, epoch, known). May be drawn early."""
 
-    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
+    def weights(self, epoch: int, known: Knowledge) -> Scores | None:
+        """What each sample's loss is to be multiplied by so that, on average, training learns as if every sample came
+        equally often: p/q of SHADE's Eq. 1. None: it does. Of what `draw` would draw now; ConfigError: not known."""
+
+    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, cache: View) -> Ids:
         """The order of the epoch, with the cache in view; by default as drawn. As long as what was drawn."""
 
 

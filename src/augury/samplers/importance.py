@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.errors import ConfigError
-from augury.ids import Ids, Mask
+from augury.ids import Ids, Mask, Scores
 from augury.knowledge import Knowledge
+from augury.samplers import View
 from augury.samplers.shuffle import Shuffle, epoch_rng
 
 REPETITION = 3.0
@@ -30,7 +31,7 @@ STAGNANT, GAIN = 3, 0.01
 
 _PIECE = 4096
 """Of the sizes from 256 to 16,384 the fastest."""
-_ARRANGING = 1 << 32
+ARRANGING = 1 << 32
 """Streams of chance from here on are for arranging, those below for drawing."""
 
 
@@ -114,7 +115,20 @@ class Weighted:
             return np.resize(every, self.count * self.world_size)[self.rank :: self.world_size]
         return weighted(epoch_rng(self.seed, epoch, 1 + self.rank), known.scores, self.count, self.even)
 
-    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
+    def visits(self, epoch: int, known: Knowledge) -> NDArray[np.floating]:
+        """How many visits of each sample this rank expects, once there is something to draw by; `count` in all."""
+        return _shares(known.scores, self.count)
+
+    def weights(self, epoch: int, known: Knowledge) -> Scores | None:
+        if self._starts(known):
+            return None
+        visits = self.visits(epoch, known)
+        with np.errstate(divide="ignore"):
+            weights = (self.count / len(visits) / visits).astype(np.float32)
+        weights[visits == 0] = 0  # they do not come
+        return weights
+
+    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, cache: View) -> Ids:
         return drawn
 
     def _starts(self, known: Knowledge) -> bool:
@@ -166,12 +180,26 @@ class PADS(Weighted):
             rng.shuffle(drawn)
         return drawn
 
-    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
+    def visits(self, epoch: int, known: Knowledge) -> NDArray[np.floating]:
+        stale = self._stale(epoch, known)[: self.count]
+        visits = _shares(known.scores, self.count - len(stale))
+        visits[stale] += 1
+        return visits
+
+    def weights(self, epoch: int, known: Knowledge) -> Scores | None:
+        if self.repetition > 1:
+            raise ConfigError(
+                "weights=True: how often a sample comes is not known where those that are cached are repeated; take "
+                "recipe 'augury', or 'shade-1'"
+            )
+        return super().weights(epoch, known)
+
+    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, cache: View) -> Ids:
         times = 1.0 if calm(known) else self.repetition
         if times == 1 or not known.told:
             return drawn
-        rng = epoch_rng(self.seed, epoch, _ARRANGING + self.rank)
-        held = resident[drawn]
+        rng = epoch_rng(self.seed, epoch, ARRANGING + self.rank)
+        held = cache.resident[drawn]
         hits, misses = drawn[held], drawn[~held]
         stale = self._unseen(epoch, known.seen[misses])
         room = len(drawn) - max(math.ceil(self.fresh * len(misses)), int(np.count_nonzero(stale)))
@@ -214,6 +242,15 @@ class PaperPADS(PADS):
 
     def _first(self, misses: Ids, stale: Mask) -> Ids:
         return misses
+
+
+def _shares(weights: NDArray[np.floating], count: float) -> NDArray[np.float64]:
+    """So many visits in proportion to weights; where none has any, to all alike."""
+    shares = weights.astype(np.float64)
+    if not shares.any():
+        shares[:] = 1
+    shares *= count / shares.sum()
+    return shares
 
 
 def calm(known: Knowledge) -> bool:

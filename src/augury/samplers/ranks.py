@@ -6,9 +6,12 @@ a place in the epoch is one number, the global offset, and a run may be resumed 
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, TypeVar
 
-from augury.ids import Ids
+import numpy as np
+from numpy.typing import NDArray
+
+Number = TypeVar("Number", bound=np.integer[Any])
 
 
 def batches(samples: int, batch_size: int, world_size: int = 1, drop_last: bool = False) -> int:
@@ -25,7 +28,9 @@ def share_size(samples: int, batch_size: int, rank: int = 0, world_size: int = 1
     return whole * batch_size + max(1, rest // world_size + (rank < rest % world_size))
 
 
-def share(order: Ids, batch_size: int, rank: int = 0, world_size: int = 1, drop_last: bool = False) -> Ids:
+def share(
+    order: NDArray[Number], batch_size: int, rank: int = 0, world_size: int = 1, drop_last: bool = False
+) -> NDArray[Number]:
     """What one rank visits. Only its last batch may be shorter.
 
     The last, partial global batch is dealt out evenly, so that it differs by at most one sample between ranks.

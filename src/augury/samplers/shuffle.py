@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from augury.ids import Ids, Mask
+from augury.ids import Ids, Scores
 from augury.knowledge import Knowledge
+from augury.samplers import View
 
 
 def epoch_rng(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
@@ -30,7 +31,10 @@ class InOrder:
     def draw(self, epoch: int, known: Knowledge) -> Ids:
         return np.arange(self.samples, dtype=np.int64)
 
-    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, resident: Mask) -> Ids:
+    def weights(self, epoch: int, known: Knowledge) -> Scores | None:
+        return None
+
+    def arrange(self, epoch: int, drawn: Ids, known: Knowledge, cache: View) -> Ids:
         return drawn
 
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 from augury.distributed import Place
 from augury.errors import ConfigError
 from augury.feedback import Scored
-from augury.ids import Ids, Mask, Times, as_ids
+from augury.ids import NONE, Ids, Mask, Times, as_ids
 from augury.knowledge import LAG, Knowledge
 from augury.metrics import Counts
 from augury.policies import Foresight, Policy
-from augury.recipes import Recipe, find, policy_rng
+from augury.recipes import Recipe, policy_rng
 from augury.schedule import Schedule, Work
 from augury.sim.fields import LossField
+from augury.sim.oracles import Oracle, find
 from augury.step import Step, plan, prefetch, step
 
 Order: TypeAlias = Ids | Sequence[Ids]
@@ -92,14 +94,18 @@ def replay(
     sizes = np.ones(max(0, samples), np.int64) if sizes is None else np.asarray(sizes, np.int64)
     _check(samples, epochs, cache, batch, seed, lag, sizes)
     _check_losses(recipe, losses, samples, orders is not None)
+    if isinstance(recipe, Oracle):
+        run = partial(replay, samples=samples, epochs=epochs, cache=cache, batch=batch, seed=seed, lag=lag)
+        orders = recipe.draws(partial(run, sizes=sizes, losses=losses))
     epochs = epochs if orders is None else len(orders)
     policy = recipe.policy(sizes, capacity_of(cache, sizes), policy_rng(seed, 0))
     training = _Training(recipe, samples, losses, lag, policy)
     if orders is None:
-        schedule = Schedule(recipe.sampler(samples, seed), batch, Place(0, 1), samples, epochs=epochs)
+        sampler, held = recipe.sampler(samples, seed), _Cache(policy, sizes)
+        schedule = Schedule(sampler, batch, Place(0, 1), samples, epochs=epochs, lookahead=recipe.lookahead)
         if recipe.foresight == Foresight.RUN:
-            schedule.tell_run(0, 0, _Cache(policy), training.known)
-        work = schedule.walk(0, 0, _Cache(policy), training.known, recipe.foresight == Foresight.EPOCHS)
+            schedule.tell_run(0, 0, held, training.known)
+        work = schedule.walk(0, 0, held, training.known, recipe.foresight == Foresight.EPOCHS)
     else:
         work = _given(orders, batch, policy if recipe.foresight else None)
     tally = _Tally(samples, epochs)
@@ -128,11 +134,15 @@ def capacity_of(cache: float, sizes: NDArray[np.int64]) -> int:
 class _Cache:
     """One policy as the schedule sees a cache."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, policy: Policy, sizes: NDArray[np.int64]) -> None:
+        self._policy, self._mean = policy, max(1.0, float(sizes.mean()))
 
-    def plan(self, order: Ids, *, times: Times | None = None) -> None:
-        plan([self._policy], order, times=times)
+    def plan(self, order: Ids, *, times: Times | None = None, later: Ids = NONE) -> None:
+        plan([self._policy], order, times=times, later=later)
+
+    @property
+    def room(self) -> float:
+        return self._policy.capacity / self._mean
 
     @property
     def resident(self) -> Mask:
@@ -227,7 +237,7 @@ def _cut(order: Ids, batch: int) -> list[Ids]:
 
 
 def _check_losses(recipe: Recipe, losses: LossField | None, samples: int, given: bool) -> None:
-    if given and recipe.learns:
+    if given and (recipe.learns or isinstance(recipe, Oracle)):
         raise ConfigError(
             f"recipe {recipe.name!r} chooses what to visit and cannot follow a recorded order: replay it with --losses "
             "and without --trace, or check the log with --verify"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augury.ids import Ids, Mask
+from augury.ids import NONE, Ids, Mask
 from augury.policies import Policy
 from augury.recipes import Recipe, find, policy_rng
 from augury.trace import Record, Trace
@@ -61,7 +61,7 @@ def _again(twin: Policy, record: Record) -> tuple[Mask | None, Ids | None]:
         case "admit":
             return twin.admit(record.ids)
         case "plan":
-            return None, twin.plan(record.ids, record.job, record.times)
+            return None, twin.plan(record.ids, record.job, record.times, NONE if record.later is None else record.later)
         case "wanted":
             return None, twin.wanted(record.number)
         case "learn":

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from augury.ids import Ids, Mask, as_ids, first_seen
+from augury.ids import NONE, Ids, Mask, as_ids, first_seen
 from augury.policies import Policy
 
 CALLS = ("step", "serve", "admit", "resize", "forget", "adopt", "plan", "epoch", "learn", "wanted", "leave")
@@ -81,6 +81,7 @@ class PolicyContract:
         policy.forget(none)
         assert len(policy.plan(none)) == 0
         assert len(policy.plan(none, JOB, none.astype(np.int32))) == 0
+        assert len(policy.plan(none, later=none)) == 0
         policy.learn(none, np.empty(0, np.float32))
         assert not policy.resident.any()
 
@@ -167,7 +168,8 @@ class _Pair:
         if number % 2:
             ids = first_seen(ids)
             times = (ids * 5 % 7 + 1).astype(np.int32)
-        taken = self._unchanged("plan", ids, JOB, times)
+        later = ids[::-1].copy() if number % 3 == 0 else NONE
+        taken = self._unchanged("plan", ids, JOB, times, later)
         assert len(set(taken.tolist())) == len(taken)
         assert np.isin(taken, ids).all(), "only what is planned can be set aside"
         assert self.sizes[taken].sum() <= self.policy.capacity, "more is set aside than fits"

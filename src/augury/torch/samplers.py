@@ -156,7 +156,7 @@ class Sampler(_EpochSampler):
             self._warned = True
             warnings.warn(
                 f"recipe {self.recipe.name!r} learns from sampler.feedback(ids, losses), and an epoch has passed "
-                "without any: until it is called every epoch visits every sample",
+                "without any: until it is called all samples count alike",
                 AuguryWarning,
                 stacklevel=4,
             )

@@ -2,8 +2,8 @@
 
     from augury.transforms import Compose, Decode, Normalize, RandomHorizontalFlip, RandomResizedCrop, ToFloat
 
-`steps` are the transforms, `pipeline` puts them in a row, `chance` draws for (seed, epoch, id), `images` calls the
-image libraries, `keep` decides what a cache may keep. Needs `pip install augury[images]`; importing it does not.
+`steps` are the transforms, `pipeline` puts them in a row, `chance` draws for (seed, epoch, id, visit), `images` calls
+the image libraries, `keep` decides what a cache may keep. Needs `pip install augury[images]`; importing it does not.
 Caches, threads and batches are not here: whoever runs a transform brings those.
 """
 

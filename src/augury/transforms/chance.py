@@ -1,4 +1,4 @@
-"""Random numbers that belong to (seed, epoch, id) and to nothing else: not to a thread, a batch or a place in it.
+"""Random numbers that belong to (seed, epoch, id, visit) and to nothing else: no thread, batch or place in it.
 
 A counter-based hash makes them for a whole batch at once; a NumPy generator per sample would cost some 20 µs each.
 What they decide is the transforms' business.
@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.ids import Ids
+from augury.ids import Ids, Times
 
 _STEP = 0x9E3779B97F4A7C15
+_VISIT = np.uint64(0xD1B54A32D192ED03)
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _MASK = (1 << 64) - 1
 
@@ -23,17 +24,22 @@ class Chance(NamedTuple):
 
     seed: int
     epoch: int
+    before: Times | None = None
+    """How often each sample has come before in the epoch; None: no sample has."""
 
 
 def uniform(chance: Chance, ids: Ids, stream: int, count: int) -> NDArray[np.float64]:
     """`count` numbers in [0, 1) per id, as rows. Other streams of the same sample are independent.
 
-    splitmix64 (Steele, Lea and Flood, OOPSLA 2014), with the hash of seed, epoch, stream and id as its state.
+    splitmix64 (Steele, Lea and Flood, OOPSLA 2014), with the hash of seed, epoch, stream, id and visit as its state.
     """
     key = 0
-    for part in (*chance, stream):
+    for part in (chance.seed, chance.epoch, stream):
         key = _mixed(key + int(part) + _STEP)
-    state = _mix(ids.astype(np.uint64) * np.uint64(_STEP) + np.uint64(key))
+    state = ids.astype(np.uint64) * np.uint64(_STEP) + np.uint64(key)
+    if chance.before is not None:
+        state += chance.before.astype(np.uint64) * _VISIT
+    state = _mix(state)
     steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP)
     # 53 bits: what a float64 holds. More would round up to 1 now and then.
     drawn: NDArray[np.float64] = (_mix(state[:, None] + steps) >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -29,7 +29,7 @@ class Seeded(Protocol):
     """A transform whose result depends on chance. Any thread may call it, also several at once."""
 
     def for_batch(self, chance: Chance, ids: Ids) -> Sequence[Callable[[Any], Any]]:
-        """One function per id, to be called with its sample: equal (seed, epoch, id), equal results."""
+        """One function per id, to be called with its sample: equal (seed, epoch, id, visit), equal results."""
 
 
 class Compose:
@@ -39,7 +39,8 @@ class Compose:
     >>> loader = Loader("/data/train", 256, transform=transform, seed=0)
 
     The result is an array: (height, width, 3) of uint8, or what the last step makes. Chance depends on (seed, epoch,
-    id) and the step's place in the row. A function gets the array that the steps before it have made.
+    id), which visit of the epoch it is, and the step's place in the row. A function gets the array that the steps
+    before it have made.
     """
 
     def __init__(self, steps: Iterable[Any], *, first: int = 0) -> None:
