@@ -39,6 +39,10 @@ class Held:
         return self.policy.resident.copy()
 
     @property
+    def prefetches(self) -> bool:
+        return bool(self.policy.prefetches)
+
+    @property
     def room(self) -> float:
         return float(self.policy.capacity)
 

@@ -31,6 +31,7 @@ class Cache:
     """What a schedule sees of a cache, and all that it says to it, with the number of batches until then."""
 
     room: float = 10.0
+    prefetches: bool = True
     walked: int = 0
     plans: list = field(default_factory=list)
 

@@ -35,6 +35,7 @@ class Cache:
     """What `wanted` answers, call by call; then nothing."""
     held: tuple = ()
     room: float = 0
+    prefetches: bool = True
     plans: list = field(default_factory=list)
     """What comes in this order, and what later."""
 

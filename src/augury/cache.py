@@ -119,6 +119,11 @@ class Cache:
             return held
 
     @property
+    def prefetches(self) -> bool:
+        """Whether the topmost level may want others than an epoch brings."""
+        return bool(self._stack) and self._stack[0].prefetches
+
+    @property
     def room(self) -> float:
         """How many samples can be held, if they are of mean size."""
         return sum(policy.capacity / cost for policy, cost in zip(self._stack, self._mean_costs, strict=False))

@@ -67,6 +67,10 @@ class Held(Protocol):
         """Who is held, by any level, after all that was decided so far."""
 
     @property
+    def prefetches(self) -> bool:
+        """Whether `wanted` may name somebody."""
+
+    @property
     def room(self) -> float:
         """How many samples can be held, if they are of mean size."""
 
@@ -143,7 +147,7 @@ class Schedule:
         self, epoch: int, drawn: Ids, known: Knowledge, cache: Held, offset: int, plan: bool
     ) -> Generator[Work, None, Ids]:
         """The epoch's order, after whatever the cache wants to read before it."""
-        if plan and not self.sampler.foreseeable:
+        if plan and cache.prefetches and not self.sampler.foreseeable:
             cache.plan(self._ids(drawn))
             yield from self._unasked(epoch, cache.wanted())
         return self._ids(self._arrange(epoch, drawn, known, cache, offset))
@@ -160,7 +164,9 @@ class Schedule:
                 early = self._draw(epoch + 1, known.after(order, epoch))
             if plan and start in (done, draw_at):
                 cache.plan(order[start:], later=NONE if early is None else self._ids(early.positions))
-                if start == done and self.sampler.foreseeable:  # others have asked before they arranged
+                if (
+                    start == done and cache.prefetches and self.sampler.foreseeable
+                ):  # others have asked before they arranged
                     yield from self._unasked(epoch, cache.wanted())
             stop = start + self.batch_size
             ids = order[start:stop]
@@ -177,9 +183,12 @@ class Schedule:
         at = done + max(0, -(-from_here // self.batch_size)) * self.batch_size
         return at if at < length else None
 
+    def _came_before(self, order: Ids) -> Times | None:
+        return came_before(order, self.samples if self.subset is None else int(self.subset.max()) + 1)
+
     def _before(self, order: Ids) -> Times | None:
         """How often each has come before. Of a sample that several ranks have drawn each visit has its own number."""
-        before = came_before(order)
+        before = self._came_before(order)
         if self.sampler.foreseeable or self.place.rank == 0:
             return before
         first = np.int32(self.place.rank << 16)
@@ -220,7 +229,7 @@ class Schedule:
         if not self.sampler.foreseeable:
             return Drawn(self.sampler.draw(epoch, known.of(self.subset)), self._weights(epoch, known))
         whole = self.sampler.draw(epoch, known)
-        before = came_before(self._ids(whole)) if self.subset is not None else None
+        before = self._came_before(self._ids(whole)) if self.subset is not None else None
         return Drawn(self._share(whole, offset), None, None if before is None else self._share(before, offset))
 
     def _share(self, values: NDArray[Number], offset: int) -> NDArray[Number]:

@@ -196,6 +196,10 @@ class Recorded:
     def used(self) -> int:
         return self._policy.used
 
+    @property
+    def prefetches(self) -> bool:
+        return self._policy.prefetches
+
     def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         taken = self._policy.plan(order, job, times, later)
         answer = taken if len(taken) else None

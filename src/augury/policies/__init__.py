@@ -44,6 +44,10 @@ class Policy(Protocol):
     def used(self) -> int:
         """Bytes of what is resident; never above capacity."""
 
+    @property
+    def prefetches(self) -> bool:
+        """Whether `wanted` may name somebody when an epoch was planned; then it is asked before the epoch begins."""
+
     def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         """What `job` will request from now on, as far as known (may span epochs). It replaces what was told before.
 

@@ -34,6 +34,8 @@ def fitting(sizes: NDArray[np.int64], free: int) -> Mask:
 class Holding:
     """What is held, in bytes; the answers of a policy that has nothing special to say."""
 
+    prefetches = False
+
     def __init__(self, sizes: NDArray[np.int64], capacity: int, rng: np.random.Generator | None = None) -> None:
         # Equal sizes are kept as one number that looks like an array: bytes are then counted without looking at ids.
         equal = len(sizes) > 0 and bool((sizes == sizes[0]).all())

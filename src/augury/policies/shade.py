@@ -61,6 +61,7 @@ class APP(ByScore):
     """
 
     bypass = True
+    prefetches = True
     _UNKNOWN, _STRANGER = -1.0, -2.0
     """Keys of those of whom nothing was learned: while they are resident, and when they ask to enter."""
 
@@ -110,6 +111,8 @@ class APPByLot(APP):
     Residents that the epoch will visit again leave last, so that no repeat that was planned is read again; and nothing
     is read unasked, which saves reads: whoever is visited comes by anyway.
     """
+
+    prefetches = False
 
     def __init__(self, sizes: NDArray[np.int64], capacity: int, rng: np.random.Generator | None = None) -> None:
         super().__init__(sizes, capacity, rng)

@@ -64,7 +64,7 @@ class Bounded(Weighted):
             return self._named(np.resize(self._every(epoch), self.count))
         rng = epoch_rng(self.seed, epoch, 1 + self.rank)
         chosen = rounded(rng, self._chances(epoch, mine), self._different)
-        drawn = np.resize(chosen, self.count)  # in turn, so that all are visited equally often, to within one
+        drawn = np.resize(chosen, self.count).copy()  # in turn, so that all come equally often, to within one
         rng.shuffle(drawn)
         return self._named(drawn)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.ids import Ids, Mask, Scores, frequency
+from augury.ids import Ids, Mask, Scores, by_value, frequency, several_times
 from augury.knowledge import Knowledge
 from augury.samplers import MakeSampler, View
 from augury.samplers.importance import ARRANGING
@@ -168,9 +168,10 @@ def _place_several(
 
 def _places(places: Places, wishes: NDArray[np.float64]) -> Places:
     """For each wish a place of its own, the next one that is free; from behind where none is left."""
-    order = wishes.argsort(kind="stable")
+    wished = wishes.astype(np.int64)
+    order = by_value(wished)
     at = np.arange(len(wishes))
-    index = np.maximum.accumulate(places.searchsorted(wishes[order]) - at) + at
+    index = np.maximum.accumulate(places.searchsorted(wished[order]) - at) + at
     np.minimum(index, len(places) - len(wishes) + at, out=index)
     chosen = np.empty(len(wishes), np.int64)
     chosen[order] = places[index]
@@ -179,13 +180,10 @@ def _places(places: Places, wishes: NDArray[np.float64]) -> Places:
 
 def _part(rng: np.random.Generator, order: Ids, times: NDArray[np.int32], movable: Places, batch_size: int) -> None:
     """Exchange visits of a sample that stand in one minibatch with others, as far as a few attempts can."""
+    places, first_of_id = several_times(order, len(times))
     for attempt in range(ATTEMPTS):
-        at = np.flatnonzero(times[order] > 1)
-        # Unique names of (minibatch, sample), and of equal ones all but one.
-        names = at // batch_size * len(times) + order[at]
-        by_name = names.argsort(kind="stable")
-        names = names[by_name]
-        doubled = at[by_name[1:][names[1:] == names[:-1]]]
+        minibatch = places // batch_size
+        doubled = places[1:][(minibatch[1:] == minibatch[:-1]) & ~first_of_id[1:]]
         if len(doubled) == 0:
             return
         # With one of the next minibatches: who waits for its repeat must not wait for long. Best with another hit.
@@ -200,6 +198,12 @@ def _part(rng: np.random.Generator, order: Ids, times: NDArray[np.int32], movabl
         clear = (others < len(order)) & ~np.isin(others, doubled)
         one, other = doubled[first[clear]], others[clear]
         order[one], order[other] = order[other], order[one]
+        # Only those that have moved can stand beside themselves now.
+        moved = np.zeros(len(times), np.bool_)
+        moved[order[one]] = moved[order[other]] = moved[order[doubled]] = True
+        places = np.flatnonzero(moved[order])
+        places = places[by_value(order[places])]
+        first_of_id = np.append(True, order[places[1:]] != order[places[:-1]])
 
 
 def _after(rng: np.random.Generator, places: Places, begins: Places) -> Places:

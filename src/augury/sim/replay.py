@@ -141,6 +141,10 @@ class _Cache:
         plan([self._policy], order, times=times, later=later)
 
     @property
+    def prefetches(self) -> bool:
+        return self._policy.prefetches
+
+    @property
     def room(self) -> float:
         return self._policy.capacity / self._mean
 
