@@ -267,6 +267,12 @@ class TestAugurysRuns:
         for epoch in run(Bounded, 2000, 16, 0.05, 8, 1):
             assert sum(map(len, epoch.reads)) <= 1.01 * epoch.fewest
 
+    @pytest.mark.xfail(strict=True, reason="where every sample comes twice there is none to change places with")
+    def test_no_minibatch_has_a_sample_twice_where_all_come_twice(self):
+        for epoch in run(partial(Bounded, repetition=2.0), 2000, 16, 0.1, 3):
+            doubled = sum(len(ids) - len(np.unique(ids)) for ids in epoch.batches)
+            assert doubled <= 0.01 * len(epoch.order)
+
     def test_the_first_epoch_reads_everything_once(self):
         first, *_ = run(Bounded, 2000, 16, 0.1)
         assert multiset(np.concatenate(first.reads)) == list(range(2000))
