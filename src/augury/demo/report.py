@@ -36,7 +36,9 @@ _AFTER_FIRST = ("hits", "distinct", "epoch s")
 
 def table(runs: Sequence[Run]) -> Table:
     """One line per recipe. The best of a column has a star, unless all are equal."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption="* best. The first epoch fills the cache.")
+    made = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption="* best. The first epoch fills the cache."
+    )
     made.caption_justify = "left"
     made.add_column("recipe", style="bold", min_width=max(len(run.recipe) for run in runs))
     several = len(runs[0].epochs) > 1
