@@ -97,7 +97,7 @@ def train(
             world_size=1,
         ) as loader,
     ):
-        learner = Learner(seed, epochs * len(loader), 10, WIDTH)
+        learner = Learner(seed, sum(map(loader.batches, range(epochs))), 10, WIDTH)
         order = hashlib.blake2b(digest_size=8)
         for _ in range(epochs):
             for some_x, some_y, ids, *weights in loader:
@@ -117,7 +117,7 @@ def train(
         "reads": [round(it["reads"], 4) for it in counts],
         "coverage": [round(epoch.distinct / epoch.counts.requests, 4) for epoch in stats.epochs],
         "order": order.hexdigest(),
-        "megabytes": round(sum(it["reads"] for it in counts) * x.nbytes / 1e6, 1),
+        "megabytes": round(stats.total.counts.reads * x[0].nbytes / 1e6, 1),
         "seconds": round(time.perf_counter() - began, 1),
     }
 

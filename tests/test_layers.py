@@ -15,11 +15,10 @@ LAYERS = (
     {"ids", "errors", "units", "buffers", "knowledge"},
     {"catalog", "encoding"},
     {"sources", "scorers", "samplers", "policies", "tiers"},
-    {"recipes", "metrics", "step", "cache", "trace", "distributed", "collate"},
+    {"recipes", "metrics", "step", "cache", "jobs", "trace", "distributed", "collate"},
     {
         "sim",
         "fetch",
-        "jobs",
         "gather",
         "batch",
         "arguments",

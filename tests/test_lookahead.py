@@ -32,12 +32,13 @@ class Cache:
 
     room: float = 10.0
     prefetches: bool = True
+    refills: bool = False
     walked: int = 0
     plans: list = field(default_factory=list)
 
     resident = np.zeros(90, np.bool_)
 
-    def plan(self, order, *, later=NONE):
+    def plan(self, order, job=0, times=None, later=NONE):
         self.plans.append((self.walked, order.tolist(), later.tolist()))
 
     def wanted(self):
@@ -48,6 +49,7 @@ class Drawing:
     """Draws a few by epoch and arranges them the other way round; notes when and by what it was asked to."""
 
     foreseeable = False
+    skips = False
 
     def __init__(self, cache, samples=SAMPLES):
         self.samples, self._cache = samples, cache
@@ -56,6 +58,9 @@ class Drawing:
 
     def drawn(self, epoch):
         return (np.arange(self.samples) * 3 + epoch) % (self.samples - 5)
+
+    def part(self, epoch):
+        return 1.0
 
     def draw(self, epoch, known):
         self.draws.append((epoch, self._cache.walked, known.seen.copy(), float(known.scores[0])))

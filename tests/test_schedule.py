@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from augury.knowledge import Knowledge
 from augury.policies.shade import APP
 from augury.recipes import find
 from augury.samplers.importance import PADS, PaperPADS, Weighted
-from augury.samplers.ranks import share, share_size
+from augury.samplers.ranks import portion, share, share_size
+from augury.samplers.selective import CIS, IIS
 from augury.samplers.shuffle import InOrder, Shuffle
 from augury.schedule import Begun, Schedule
 from augury.sim.replay import _Cache
@@ -36,6 +38,7 @@ class Cache:
     held: tuple = ()
     room: float = 0
     prefetches: bool = True
+    refills: bool = False
     plans: list = field(default_factory=list)
     """What comes in this order, and what later."""
 
@@ -45,7 +48,7 @@ class Cache:
         mask[list(self.held)] = True
         return mask
 
-    def plan(self, order, *, later=NONE):
+    def plan(self, order, job=0, times=None, later=NONE):
         self.plans.append((order.tolist(), later.tolist()))
 
     def wanted(self):
@@ -94,7 +97,7 @@ class TestForeseeable:
                 expected = share(whole[epoch], batch, rank, world, drop_last)
                 assert order_of(work, epoch).tolist() == expected.tolist()
                 mine = [w for w in work if w.epoch == epoch]
-                assert len(mine) == len(plan)
+                assert len(mine) == plan.batches_from(epoch)
                 assert all(len(w.ids) == batch for w in mine[:-1])
                 assert [w.ends_epoch for w in mine] == [False] * (len(mine) - 1) + [True] * bool(mine)
 
@@ -106,16 +109,16 @@ class TestForeseeable:
         works = [walk(plan, epoch=3, offset=offset) for plan in plans]
         assert set(np.concatenate([order_of(work, 3) for work in works]).tolist()) == set(rest.tolist())
         for plan, work in zip(plans, works, strict=True):
-            assert sum(w.epoch == 3 for w in work) == plan.batches_from(offset)
-            assert sum(w.epoch == 4 for w in work) == len(plan)
+            assert sum(w.epoch == 3 for w in work) == plan.batches_from(3, offset)
+            assert sum(w.epoch == 4 for w in work) == plan.batches_from(4)
 
     def test_after_a_batch_the_offset_is_where_the_next_one_begins(self):
         plan = schedule(Shuffle, 50, 4, 1, 3, epochs=1)
         whole, offset = walk(plan), 0
-        for done in range(len(plan) + 1):
+        for done in range(plan.batches_from(0) + 1):
             resumed = walk(plan, offset=offset)
             assert [w.ids.tolist() for w in resumed] == [w.ids.tolist() for w in whole[done:]]
-            offset = plan.offset_after(offset)
+            offset = plan.offset_after(0, offset)
         assert offset == 50
 
     @given(sizes, batch_sizes, world_sizes, st.booleans(), st.data())
@@ -276,8 +279,8 @@ class TestImportance:
             work = walk(plan, known, Cache(samples, held=tuple(range(0, samples, 3))))
             assert all(0 < len(w.ids) <= batch for w in work)
             assert all(len(w.ids) == batch for w in work if not w.ends_epoch or drop_last)
-            assert len(work) == 3 * len(plan)
-            assert sum(w.ends_epoch for w in work) == (3 if len(plan) else 0)
+            assert [sum(w.epoch == epoch for w in work) for epoch in range(3)] == [plan.batches_from(0)] * 3
+            assert sum(w.ends_epoch for w in work) == (3 if plan.batches_from(0) else 0)
             lengths.append([len(w.ids) for w in work])
         assert len({len(each) for each in lengths}) == 1
         assert all(max(sizes) - min(sizes) <= 1 for sizes in zip(*lengths, strict=True))
@@ -292,8 +295,8 @@ class TestImportance:
         for rank in range(world):
             plan = schedule(make, samples, batch, rank, world, drop_last=drop_last, epochs=5)
             work = walk(plan, told(samples), epoch=3, offset=offset)
-            assert sum(w.epoch == 3 for w in work) == plan.batches_from(offset)
-            assert sum(w.epoch == 4 for w in work) == len(plan)
+            assert sum(w.epoch == 3 for w in work) == plan.batches_from(3, offset)
+            assert sum(w.epoch == 4 for w in work) == plan.batches_from(4)
 
     @settings(deadline=None, max_examples=100)
     @given(samples=sizes, batch=batch_sizes, world=world_sizes, drop_last=st.booleans())
@@ -302,10 +305,10 @@ class TestImportance:
         for rank in range(world):
             plan = schedule(make, samples, batch, rank, world, drop_last=drop_last, epochs=1)
             whole, offset = walk(plan, told(samples)), 0
-            for done in range(len(plan) + 1):
+            for done in range(plan.batches_from(0) + 1):
                 resumed = walk(plan, told(samples), offset=offset)
                 assert [w.ids.tolist() for w in resumed] == [w.ids.tolist() for w in whole[done:]]
-                offset = plan.offset_after(offset)
+                offset = plan.offset_after(0, offset)
 
     def test_visits_are_noted_batch_by_batch_in_their_epoch(self, make):
         known = told(30)
@@ -354,6 +357,86 @@ class TestImportance:
                 known.seen[:] = work.epoch
             elif work.epoch:
                 assert set(work.ids.tolist()) == {work.epoch}
+
+
+class TestPartial:
+    """Epochs that leave samples out: 1, 2, 4 and 5."""
+
+    SHORT = partial(IIS, warm_up=1)
+    SKIPS = partial(CIS, warm_up=1)
+
+    @settings(max_examples=60)
+    @given(sizes, batch_sizes, world_sizes, st.booleans(), st.data())
+    def test_any_offset_leaves_equally_many_batches_of_different_samples(self, samples, batch, world, drop_last, data):
+        works = []
+        for rank in range(world):
+            plan = schedule(self.SHORT, samples, batch, rank, world, drop_last=drop_last, epochs=5)
+            if rank == 0:
+                offset = data.draw(st.integers(0, samples))
+            work = walk(plan, told(samples), epoch=2, offset=offset)
+            assert [sum(w.epoch == epoch for w in work) for epoch in (2, 3, 4)] == [
+                plan.batches_from(2, offset),
+                plan.batches_from(3),
+                plan.batches_from(4),
+            ]
+            assert plan.batches_from(2, offset) >= 0
+            assert plan.left(2, offset) == len(order_of(work, 2))
+            assert [plan.size(epoch) for epoch in (0, 3)] == [samples] * 2
+            assert plan.size(2) == plan.size(4) == world * portion(samples, world, 1 / 1.33)
+            assert all(0 < len(w.ids) <= batch and w.computed is None for w in work)
+            works.append(work)
+        assert len({len(work) for work in works}) == 1
+        partial_epoch = np.concatenate([order_of(work, 4) for work in works])
+        assert len(np.unique(partial_epoch)) == min(samples, len(partial_epoch))
+
+    @settings(max_examples=60)
+    @given(sizes, batch_sizes, world_sizes, st.booleans())
+    def test_the_same_ranks_go_on_where_they_were(self, samples, batch, world, drop_last):
+        for rank in range(world):
+            plan = schedule(self.SHORT, samples, batch, rank, world, drop_last=drop_last, epochs=2)
+            whole, offset = walk(plan, told(samples), epoch=1), 0
+            for done in range(plan.batches_from(1) + 1):
+                resumed = walk(plan, told(samples), epoch=1, offset=offset)
+                assert [w.ids.tolist() for w in resumed] == [w.ids.tolist() for w in whole[done:]]
+                offset = plan.offset_after(1, offset)
+            assert offset <= plan.size(1)
+            assert drop_last or offset == plan.size(1)
+
+    def test_an_epoch_of_other_ranks_may_have_been_longer_than_this_one(self):
+        plan = schedule(self.SHORT, 25, 1, 0, 13, drop_last=True)
+        assert plan.size(1) == 13
+        assert plan.batches_from(1, 18) == plan.left(1, 18) == 0
+
+    @settings(max_examples=60)
+    @given(sizes, batch_sizes, world_sizes)
+    def test_what_is_skipped_is_visited_all_the_same_and_no_batch_is_empty(self, samples, batch, world):
+        for rank in range(world):
+            plan = schedule(self.SKIPS, samples, batch, rank, world, epochs=3)
+            chosen = IIS(samples, 1, rank, world, warm_up=1).draw(1, told(samples)).tolist()
+            work = walk(plan, told(samples))
+            assert sum(w.epoch == 1 for w in work) == plan.batches_from(0) == plan.batches_from(1)
+            for w in work:
+                if w.epoch == 0:
+                    assert w.computed is None
+                else:
+                    assert len(w.computed) == len(w.ids)
+                    assert w.computed.any()
+                if w.epoch == 1:
+                    expected = [id in chosen for id in w.ids.tolist()]
+                    assert w.computed.tolist() == (expected if any(expected) else [True, *expected[1:]])
+
+    @pytest.mark.parametrize("knows", [True, False])
+    def test_weights_of_a_subset_are_by_id(self, knows):
+        subset = np.arange(10, 50, 2)
+        known, weights = told(60) if knows else Knowledge.none(0), []
+        plan = schedule(self.SHORT, 60, 4, subset=subset, epochs=2, weigh=True)
+        work = walk(plan, known, Cache(60), begin=lambda _, order, given: weights.append((order, given)))
+        order, given_ = weights[1]
+        assert order.tolist() == order_of(work, 1).tolist()
+        assert len(order) == 15
+        assert weights[0][1] is None
+        assert np.isin(np.flatnonzero(given_), subset).all()
+        assert (given_[order] > 0).all()
 
 
 class TestInterrupted:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from augury.errors import BadFeedback, ConfigError
+from augury.recipes import find
+from augury.samplers.selective import IIS
 from augury.torch import CachedDataset, Sampler, WeightedSampler
 from helpers import arrays
 
@@ -162,3 +168,114 @@ def test_a_learning_state_brings_the_scores():
         Sampler(100, recipe="sh-lru").load_state_dict(state)
     with pytest.raises(ConfigError, match="no scores"):
         again.load_state_dict(Sampler(100).state_dict())
+
+
+IIS_SOON = replace(find("iis-lru"), sampler=partial(IIS, warm_up=1))
+"""Epochs 1, 2, 4 and 5 leave samples out."""
+
+
+class TestPartialEpochs:
+    def test_epochs_are_as_long_as_the_sampler_says(self):
+        sampler = Sampler(200, recipe=IIS_SOON, seed=1)
+        for epoch in range(6):
+            expected = 200 if epoch in (0, 3) else 150
+            assert len(sampler) == expected
+            ids = drawn(sampler)
+            assert len(ids) == len(np.unique(ids)) == expected
+            sampler.feedback(ids, ids / 200)
+        for epoch, expected in ((4, 150), (3, 200)):
+            sampler.set_epoch(epoch)
+            assert len(sampler) == len(drawn(sampler)) == expected
+
+    def test_a_data_loader_follows(self):
+        data = CachedDataset(arrays(200), with_ids=True)
+        sampler = Sampler(data, recipe=IIS_SOON)
+        loader = DataLoader(data, 16, sampler=sampler)
+        for epoch in range(3):
+            expected = 13 if epoch == 0 else 10
+            assert len(loader) == expected
+            count = 0
+            for _, _, ids in loader:
+                sampler.feedback(ids, torch.rand(len(ids)))
+                count += 1
+            assert count == expected
+        data.close()
+
+    def test_the_important_come_and_others_are_left_out(self):
+        sampler = Sampler(200, recipe=replace(IIS_SOON, sampler=partial(IIS, beta=2, warm_up=1, reuse=None)))
+        often = np.zeros(200)
+        for epoch in range(16):
+            ids = drawn(sampler)
+            sampler.feedback(ids, ids / 200)
+            often[ids] += epoch > 0
+        assert often[:50].mean() < 3 < 9 < often[150:].mean()
+        assert often[199] == 15
+
+    @pytest.mark.parametrize(("world", "drop_last"), [(2, False), (3, True), (7, False), (7, True), (250, False)])
+    def test_ranks_have_equally_many_and_nobody_in_common(self, world, drop_last):
+        samplers = [
+            Sampler(200, recipe=IIS_SOON, num_replicas=world, rank=rank, drop_last=drop_last) for rank in range(world)
+        ]
+        for epoch in range(3):
+            each = [drawn(sampler) for sampler in samplers]
+            assert {len(ids) for ids in each} == {len(each[0])}
+            together = np.concatenate(each)
+            if epoch and world < 200:
+                assert len(together) == len(np.unique(together)) == pytest.approx(150, abs=world)
+            for sampler, ids in zip(samplers, each, strict=True):
+                assert sampler.epoch == epoch + 1
+                sampler.feedback(ids, ids / 200)
+
+    @pytest.mark.parametrize("place", [{}, {"num_replicas": 2, "rank": 1}])
+    @pytest.mark.parametrize("stop", [1, 40, 74])
+    def test_a_run_resumes_where_it_was_and_goes_on_as_it_would_have(self, stop, place):
+        def run(sampler, epochs):
+            for _ in range(epochs):
+                ids = drawn(sampler)
+                sampler.feedback(ids, ids % 37)
+            return ids
+
+        sampler = Sampler(200, recipe=IIS_SOON, seed=5, **place)
+        run(sampler, 2)
+        whole = [id for _, id in zip(range(stop), sampler, strict=False)]
+        state = json.loads(json.dumps(sampler.state_dict()))
+        assert (state["epoch"], state["offset"]) == (2, stop * place.get("num_replicas", 1))
+        sampler.set_epoch(2)
+        again, resumed = drawn(sampler), Sampler(200, recipe=IIS_SOON, seed=9, **place)
+        resumed.load_state_dict(state)
+        assert len(resumed) == len(again)
+        rest = drawn(resumed)
+        assert [*whole, *rest] == again.tolist()
+        for one in (sampler, resumed):
+            one.feedback(rest, rest % 31)
+        for _ in range(3):
+            assert run(sampler, 1).tolist() == run(resumed, 1).tolist()
+
+    def test_an_epoch_that_was_consumed_whole_is_over(self):
+        sampler = Sampler(200, recipe=IIS_SOON)
+        sampler.feedback(np.arange(200), np.arange(200))
+        sampler.set_epoch(1)
+        list(sampler)
+        state = sampler.state_dict(consumed=149)
+        assert (state["epoch"], state["offset"]) == (1, 149)
+        state = sampler.state_dict(consumed=150)
+        assert (state["epoch"], state["offset"]) == (2, 0)
+
+    def test_another_number_of_ranks_goes_on_with_the_rest(self):
+        sampler = Sampler(200, recipe=IIS_SOON)
+        sampler.feedback(np.arange(200), np.arange(200))
+        sampler.set_epoch(1)
+        for _ in zip(range(90), sampler, strict=False):
+            pass
+        state, lengths = sampler.state_dict(), set()
+        for rank in range(3):
+            resumed = Sampler(200, recipe=IIS_SOON, num_replicas=3, rank=rank)
+            resumed.load_state_dict(state)
+            lengths.add(len(drawn(resumed)))
+            assert resumed.epoch == 2
+        assert lengths == {20}
+
+    def test_what_is_fetched_and_not_handed_out_is_for_the_loader_alone(self):
+        with pytest.raises(ConfigError, match=r"'cis-lru' .*Loader"):
+            Sampler(200, recipe="cis-lru")
+        assert drawn(Sampler(20, recipe="cis-lru", shuffle=False)).tolist() == list(range(20))

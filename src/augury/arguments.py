@@ -50,6 +50,18 @@ def refuse_with_cache(**given: Any) -> None:
             raise ConfigError(f"{name}= belongs to the loader that made the cache; leave it out beside cache=")
 
 
+def check_joins(recipe: Recipe, cache_recipe: Recipe | None, admit: bool) -> None:
+    """A job that draws, tells and plans on another loader's cache."""
+    if not admit:
+        raise ConfigError("recipe= beside cache= is for a job that trains; with admit=False leave it out")
+    if cache_recipe is None or not (recipe.shared and recipe.policy is cache_recipe.policy):
+        shared = ", ".join(name for name, each in RECIPES.items() if each.shared)
+        raise ConfigError(
+            f"recipe={recipe.name!r} beside cache=: several jobs share a cache only where both have one recipe of "
+            f"{shared}; leave recipe= out to visit every sample once"
+        )
+
+
 def check_state(state: dict[str, Any], samples: int, recipe: Recipe) -> tuple[int, int]:
     """The epoch and the offset of a saved state, if it is of such a run: of this recipe, or one of the same orders."""
     if state.get("version") != 1:

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from augury.errors import AuguryWarning, ConfigError, TierFailed, Unreadable
 from augury.ids import NONE, Ids, Mask, Scores, Times
+from augury.jobs import Jobs
 from augury.policies import Policy
+from augury.recipes import Recipe
 from augury.sources import Buffer
-from augury.step import Step, plan, prefetch, step
+from augury.step import Step, plan, prefetch, step, uncached
 from augury.tiers import Tier
 from augury.units import format_size
 
@@ -49,10 +51,15 @@ class Ticket(NamedTuple):
 class Cache:
     """Levels shared by the loaders of one process. Any thread may call it."""
 
-    def __init__(self, levels: Sequence[Level], sizes: NDArray[np.int64], content: str = "") -> None:
+    def __init__(
+        self, levels: Sequence[Level], sizes: NDArray[np.int64], content: str = "", recipe: Recipe | None = None
+    ) -> None:
         self.levels = list(levels)
         self.content = content
         """Names what is made of samples before they are held; empty where they are held as stored."""
+        self.recipe = recipe
+        """Whose policy it has."""
+        self.jobs = Jobs(len(sizes))
         self.turn = 0
         """The ticket whose bytes may move now."""
         self.wishes = 0
@@ -60,7 +67,8 @@ class Cache:
         self._sizes = sizes
         self._stack = [level.policy for level in levels]
         self._mean_costs = [max(1.0, float(level.tier.footprint(sizes).mean())) for level in levels]
-        self._jobs = 0
+        self._joined = 0
+        self._packers: list[Callable[[Sequence[Ids]], None]] = []
         self._next = 0
         self._lock = threading.Lock()
         self._turning = threading.Lock()
@@ -76,18 +84,30 @@ class Cache:
 
     def join(self) -> int:
         """A loader that uses this cache: the number of its job."""
-        self._jobs += 1
-        return self._jobs - 1
+        self._joined += 1
+        return self._joined - 1
+
+    def leave(self, job: int) -> None:
+        """A job has ended: nothing more is kept for it."""
+        self.jobs.leave(job)
+        with self._lock:
+            for policy in self._stack:
+                policy.leave(job)
 
     @property
     def samples(self) -> int:
         """How many ids there are."""
         return len(self._sizes)
 
-    def decide(self, ids: Ids, job: int = 0, admit: bool = True) -> Ticket:
-        """Decide one batch. Every ticket must be committed or abandoned, or all later ones wait for ever."""
+    def decide(self, ids: Ids, job: int = 0, admit: bool = True, bypass: bool = False) -> Ticket:
+        """Decide one batch. Every ticket must be committed or abandoned, or all later ones wait for ever.
+
+        With `bypass` it is read from the source as if there were no cache.
+        """
         with self._lock:
             self._settle_losses()
+            if bypass:
+                return self._ticket(uncached(len(self._stack), ids))
             return self._ticket(step(self._stack, ids, job, admit))
 
     def decide_unasked(self, ids: Ids) -> Ticket:
@@ -103,8 +123,14 @@ class Cache:
                 return NONE
             return self._stack[level].wanted(self._stack[level].capacity)
 
-    def learn(self, ids: Ids, scores: Scores) -> None:
-        """New importance of ids."""
+    def learn(self, ids: Ids, scores: Scores, job: int = 0) -> None:
+        """New importance of ids, as a job sees it. Where there are several jobs it counts from the next plan on."""
+        if self.recipe is not None and self.recipe.shared:
+            self.jobs.learn(job, ids, scores)
+        if not self.jobs.several:
+            self._teach(ids, scores)
+
+    def _teach(self, ids: Ids, scores: Scores) -> None:
         with self._lock:
             for policy in self._stack:
                 policy.learn(ids, scores)
@@ -124,15 +150,29 @@ class Cache:
         return bool(self._stack) and self._stack[0].prefetches
 
     @property
+    def refills(self) -> bool:
+        """Whether the topmost level may want others before any batch."""
+        return bool(self._stack) and self._stack[0].refills
+
+    @property
     def room(self) -> float:
         """How many samples can be held, if they are of mean size."""
         return sum(policy.capacity / cost for policy, cost in zip(self._stack, self._mean_costs, strict=False))
 
     def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> None:
         """What a job will request from now on; see `Policy.plan`."""
+        if self.jobs.several:
+            self._teach(np.arange(self.samples), self.jobs.adjusted())
         with self._lock:
             plan(self._stack, order, job, times, later)
             self.wishes += 1
+            packages = self._stack[0].packages if self._stack else ()
+        for tell in self._packers:
+            tell(packages)
+
+    def tell_packages(self, packer: Callable[[Sequence[Ids]], None]) -> None:
+        """Call it, after every plan, with the groups of ids that should lie together in the store. It must not wait."""
+        self._packers.append(packer)
 
     @property
     def depth(self) -> int:

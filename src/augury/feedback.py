@@ -169,9 +169,15 @@ class Feedback:
                     one.teach(known)
         return known, np.concatenate([NONE, *(one.ids for one in self._fresh)])
 
-    def replace(self, known: Knowledge, fresh: Ids) -> None:
-        """Know this instead. Nobody may be deciding."""
+    def scorer_state(self) -> dict[str, Any]:
+        """What the scorer remembers of all that was told until now."""
+        self.wait()
+        return self._scorer.state_dict()
+
+    def replace(self, known: Knowledge, fresh: Ids, scorer: dict[str, Any]) -> None:
+        """Know this instead, and let the scorer go on as it was saved. Nobody may be deciding."""
         self.restart()
+        self._scorer.load_state_dict(scorer)  # or refuses it, and nothing changes
         self.known = known
         self._fresh = [Scored(self.epoch, fresh, known.scores[fresh])]
 

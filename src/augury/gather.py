@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -40,6 +40,13 @@ class Raw:
     bytes_from: dict[str, int]
     unasked_bytes: int = 0
     """Read before this batch because the policy wants to hold them."""
+
+    def only(self, chosen: Mask) -> Raw:
+        """Some of its samples. The counts are still those of all: they were asked for."""
+        places = np.flatnonzero(chosen)
+        rows = self.rows[places] if isinstance(self.rows, np.ndarray) else [self.rows[at] for at in places.tolist()]
+        errors = {new: self.errors[old] for new, old in enumerate(places.tolist()) if old in self.errors}
+        return replace(self, ids=self.ids[places], rows=rows, errors=errors)
 
 
 @dataclass(slots=True)
@@ -73,9 +80,9 @@ class Gatherer:
         self._instant = top is not None and top.instant
         self._matrix = top if isinstance(top, MatrixTier) and self._row_bytes is not None else None
 
-    def begin(self, ids: Ids, ring: Callable[[], None], job: int = 0) -> Pending:
+    def begin(self, ids: Ids, ring: Callable[[], None], job: int = 0, bypass: bool = False) -> Pending:
         """Decide and start reading. `ring` is called when all that was started has arrived (if anything was)."""
-        return self._begin(self.cache.decide(ids, job, self._admit), ring)
+        return self._begin(self.cache.decide(ids, job, self._admit, bypass), ring)
 
     def begin_unasked(self, ids: Ids, ring: Callable[[], None]) -> Pending:
         """The same for ids that the policy wants to hold and nobody has asked for."""

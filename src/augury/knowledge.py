@@ -20,7 +20,8 @@ from augury.ids import Ids, Scores
 Kind = TypeVar("Kind", bound=np.generic)
 
 UNTOLD = 1.0
-"""The score of a sample of which nothing was told yet: below that of any ranked one, which is at least ln 10."""
+"""The score of a sample of which nothing was told yet: below that of any ranked one, which is at least ln 10 (SHADE);
+where scores are percentiles (iCache), that of the hardest."""
 
 LAG = 8
 """Feedback of batch k takes effect before decision k + LAG, neither earlier nor later: then the same seed gives the

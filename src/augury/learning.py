@@ -7,6 +7,7 @@ nothing. Scoring, drawing and holding live elsewhere.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,14 @@ from augury.schedule import Begun, Schedule
 class Learning:
     """What one loader learns. Its methods are called by the training thread, unless they say otherwise."""
 
-    def __init__(self, recipe: Recipe, cache: Cache, lag: int, owns_cache: bool) -> None:
-        self._recipe, self._cache, self._samples = recipe, cache, cache.samples
-        scorer = recipe.scorer(self._samples) if recipe.scorer is not None and owns_cache else None
+    def __init__(self, recipe: Recipe, cache: Cache, lag: int, teaches: bool, job: int = 0) -> None:
+        self._recipe, self._samples = recipe, cache.samples
+        self._teach = partial(cache.learn, job=job)
+        scorer = recipe.scorer(self._samples) if recipe.scorer is not None and teaches else None
         self._nothing = Knowledge.none(0)
         self.feedback: Feedback | None = None
         if scorer is not None:
-            self.feedback = Feedback(scorer, Knowledge.none(self._samples), cache.learn, lag)
+            self.feedback = Feedback(scorer, Knowledge.none(self._samples), self._teach, lag)
         self._seen = np.full(0 if scorer is None else self._samples, -1, np.int32)
         """The epoch in which training has last seen each sample. (What is known runs ahead: it is decided earlier.)"""
         self._exchange: Exchange | None = None
@@ -39,7 +41,11 @@ class Learning:
         """What this rank visits in the epochs that were begun and are not over, and by which weights."""
         self._taken = 0
         """How many samples of the present epoch's order training has taken."""
-        self._requests, self._first, self._per_epoch = 0, 0, 1
+        self._requests = self._ahead = 0
+        """How many batches training has asked for; and of those decided so far, how many lie before the next epoch."""
+        self._schedule: Schedule | None = None
+        self._meets_in = 0
+        """The epoch that is drawn after the next exchange with other ranks."""
         self._loaded: tuple[dict[str, Any], Begun] | None = None
         """From a state that was loaded: where it was saved, and the epoch that had begun."""
         self._warned = False
@@ -77,7 +83,8 @@ class Learning:
         """A walk begins there; in this epoch, if a run that was interrupted has begun it."""
         if self.feedback is None:
             return None
-        self._requests, self._first, self._per_epoch = 0, schedule.batches_from(offset), len(schedule)
+        self._requests, self._ahead = 0, schedule.batches_from(epoch, offset)
+        self._schedule, self._meets_in = schedule, epoch + 1
         self.feedback.epoch, self._taken = epoch, 0
         self._orders.clear()
         self.feedback.restart()
@@ -90,7 +97,7 @@ class Learning:
         if loaded is None or loaded[0] != _where(schedule.place, epoch, offset):
             return None
         begun = loaded[1]
-        if len(begun.order) - begun.done != schedule.left(offset):
+        if len(begun.order) - begun.done != schedule.left(epoch, offset):
             return None
         self._orders[epoch], self._taken = (begun.order, begun.weights), begun.done
         return begun
@@ -101,8 +108,12 @@ class Learning:
             return
         # What is told up to here is what this decision may know; with an epoch's first one the epoch is drawn.
         decision = self._requests + self.feedback.lag - 1
-        if self._exchange is not None and decision >= self._first and (decision - self._first) % self._per_epoch == 0:
-            self._meet(self._exchange)
+        assert self._schedule is not None
+        while decision >= self._ahead:
+            if decision == self._ahead and self._exchange is not None:
+                self._meet(self._exchange)
+            self._ahead += max(1, self._schedule.batches_from(self._meets_in))
+            self._meets_in += 1
         self._requests += 1
         self.feedback.request()
 
@@ -116,15 +127,15 @@ class Learning:
         _, weights = self._orders.get(epoch, (None, None))
         return np.ones(len(ids), np.float32) if weights is None else weights[ids]
 
-    def take(self, epoch: int, ids: Ids) -> int:
-        """Training has taken these samples of an epoch; how many of them for the first time in it."""
+    def take(self, epoch: int, ids: Ids, visits: int) -> int:
+        """Training has taken these samples of so many visits of an epoch; how many for the first time in it."""
         if self.feedback is None:
             return len(ids)
         if epoch != self.feedback.epoch:
             self._orders.pop(self.feedback.epoch, None)
             self.feedback.epoch, self._taken = epoch, 0
             self._warn_of_silence()
-        self._taken += len(ids)
+        self._taken += visits
         fresh = np.unique(ids[self._seen[ids] != epoch])
         self._seen[fresh] = epoch
         return len(fresh)
@@ -142,7 +153,8 @@ class Learning:
             begun |= _packed(Begun(order, self._taken, weights))
         known, fresh = self.feedback.snapshot()
         known.seen = self._seen
-        return {"learned": begun | {"fresh": pack(fresh)} | known.state_dict()}
+        saved = {"fresh": pack(fresh), "scorer": self.feedback.scorer_state()}
+        return {"learned": begun | saved | known.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with what was learned. Nothing changes if the state cannot be used."""
@@ -154,9 +166,9 @@ class Learning:
         known = Knowledge.from_state(learned, self._samples)
         fresh = self._saved_ids(learned, "fresh")
         begun = self._saved_epoch(learned)
-        self.feedback.replace(known, fresh)
+        self.feedback.replace(known, fresh, learned.get("scorer", {}))
         told = np.flatnonzero(known.scores != UNTOLD)
-        self._cache.learn(told, known.scores[told])
+        self._teach(told, known.scores[told])
         self._seen = known.seen.copy()
         self._orders.clear()
         self._taken = 0

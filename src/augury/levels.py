@@ -18,6 +18,7 @@ from augury.cache import Cache, Level
 from augury.distributed import Place, local_place
 from augury.errors import AuguryWarning, ConfigError
 from augury.gather import row_bytes
+from augury.packages import PackagedSource, PackageStore, Packer, check_apart
 from augury.recipes import Recipe, policy_rng
 from augury.sources import Source
 from augury.storage import Storage
@@ -126,9 +127,9 @@ def open_cache(
     for depth, tier in enumerate(tiers):
         costs = tier.footprint(source.catalog.sizes)
         _warn_of_larger(tier, costs)
-        policy = recipe.policy(costs, tier.capacity, policy_rng(seed, depth))
+        policy = recipe.policy_at(depth)(costs, tier.capacity, policy_rng(seed, depth))
         levels.append(Level(policy if recorder is None else recorder.wrap(policy, depth, costs), tier))
-    return Cache(levels, source.catalog.sizes, _content(source))
+    return Cache(levels, source.catalog.sizes, _content(source), recipe)
 
 
 def open_own_cache(
@@ -147,6 +148,33 @@ def open_own_cache(
     # Only now: another job that has the disk may be recording to the same file.
     recorder = None if trace is None else keep(Recorder(trace, header, source.catalog.sizes))
     return open_cache(source, recipe, tiers, header["seed"], recorder), recorder
+
+
+def open_packages(
+    source: Source, packages: Disk | PackageStore | None, place: Place, keep: Callable[[Any], Any]
+) -> tuple[Source, Packer | None]:
+    """The source with a store for packages beside it, and who writes them. What is opened is handed to `keep`.
+
+    Each of several ranks has a directory of its own: all machines see the same store.
+    """
+    if packages is None:
+        return source, None
+    if isinstance(packages, PackageStore):
+        store = packages
+    else:
+        directory, size = _parse_place("packages", packages)
+        check_apart(directory, source.catalog.root)
+        room = parse_size(size, "packages", source.catalog.total_bytes) // place.world_size
+        own = directory if place.world_size == 1 else directory.with_name(f"{directory.name}-{place.rank}")
+        store = keep(PackageStore(own, room, source.catalog.fingerprint))
+    packaged = PackagedSource(source, store)
+    return packaged, keep(Packer(packaged, store))
+
+
+def check_packs(cache: Cache, recipe: Recipe) -> None:
+    """Packages are of use to policies that want samples by the package."""
+    if not cache.refills:
+        raise ConfigError(f"packages= is of no use to recipe {recipe.name!r}: leave it out, or take recipe 'icache'")
 
 
 def check_shared(cache: Cache, source: Source) -> Cache:
@@ -172,7 +200,7 @@ def _content(source: Source) -> str:
 
 
 def _disk_tier(source: Source, disk: Disk, place: Place) -> DiskTier:
-    directory, size = _parse_disk(disk)
+    directory, size = _parse_place("disk", disk)
     capacity = parse_size(size, "disk", source.catalog.total_bytes) // place.world_size
     sizes = source.catalog.sizes
     _check_holds("disk", capacity, sizes, f"shared by {place.world_size} processes, " if place.world_size > 1 else "")
@@ -181,15 +209,16 @@ def _disk_tier(source: Source, disk: Disk, place: Place) -> DiskTier:
     return tier
 
 
-def _parse_disk(disk: Disk) -> tuple[Path, Size]:
-    if isinstance(disk, str):
-        directory, colon, size = disk.rpartition(":")
+def _parse_place(name: str, given: Disk) -> tuple[Path, Size]:
+    wrong = ConfigError(f'{name}={given!r}: write a directory and a limit, like "/nvme/augury:200GB"')
+    if isinstance(given, str):
+        directory, colon, size = given.rpartition(":")
         if not colon or not directory:
-            raise ConfigError(f'disk={disk!r}: write a directory and a limit, like "/nvme/augury:200GB"')
+            raise wrong
         return Path(directory).expanduser(), size
-    if not isinstance(disk, tuple) or len(disk) != 2:
-        raise ConfigError(f'disk={disk!r}: write a directory and a limit, like "/nvme/augury:200GB"')
-    return Path(disk[0]).expanduser(), disk[1]
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise wrong
+    return Path(given[0]).expanduser(), given[1]
 
 
 def _check_holds(what: str, capacity: int, sizes: NDArray[np.int64], why: str) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from augury import recipes
 from augury.arguments import (
     check_callable,
+    check_joins,
     check_positive,
     check_seed,
     check_state,
@@ -34,11 +35,22 @@ from augury.exchange import agree_on_seed
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer
 from augury.ids import Ids, Scores
+from augury.jobs import Benefit
 from augury.knowledge import LAG
 from augury.learning import Learning
-from augury.levels import Disk, Levels, check_shared, divide_memory, limits, open_own_cache
+from augury.levels import (
+    Disk,
+    Levels,
+    check_packs,
+    check_shared,
+    divide_memory,
+    limits,
+    open_own_cache,
+    open_packages,
+)
 from augury.metrics import Stats
 from augury.owned import Owned
+from augury.packages import PackageStore
 from augury.planning import Planning, check_epochs
 from augury.policies import Foresight
 from augury.samplers.ranks import share_size
@@ -77,6 +89,9 @@ class Loader:
     disk:
         A second level below the memory: "/nvme/augury:200GB". It survives restarts. Shared evenly by the processes
         of one machine (as LOCAL_WORLD_SIZE says).
+    packages:
+        For recipe "icache": a directory beside the data, on the same store, and a limit ("/nfs/packages:20GB"). Samples
+        of little importance are copied there in packages of a megabyte, which are then read with one request each.
     levels:
         Instead of `ram` and `disk`: a TOML file that `augury probe` has made (or a `Storage`) with the capacity of each
         level, how many threads fill it, and how fast it is. Where the source is faster, it is read instead of the disk.
@@ -115,7 +130,8 @@ class Loader:
         True: batches are (x, y, ids, weights). Multiply each sample's loss by its weight, and a recipe that draws by
         importance trains, on average, as if every sample came equally often (p/q, SHADE's Eq. 1).
     cache, admit:
-        Share another loader's cache over the same data; with `admit=False` without disturbing it (validation).
+        Share another loader's cache over the same data; with `admit=False` without disturbing it (validation). With
+        `recipe="icache"` on both, two jobs that train: the cache weighs their importance by what each gains from it.
     trace:
         A file to record every decision in, for `augury replay --trace`.
     """
@@ -128,6 +144,7 @@ class Loader:
         recipe: str | recipes.Recipe | None = None,
         ram: Size | None = None,
         disk: Disk | None = None,
+        packages: Disk | PackageStore | None = None,
         levels: Levels | None = None,
         readahead: Size | None = None,
         transform: Transform | None = None,
@@ -163,17 +180,21 @@ class Loader:
         self.recipe = recipes.find(recipe or recipes.DEFAULT)
         if cache is not None:
             kept = None if keep == "encoded" else keep
-            refuse_with_cache(ram=ram, disk=disk, levels=levels, recipe=recipe, trace=trace, keep=kept)
+            refuse_with_cache(ram=ram, disk=disk, packages=packages, levels=levels, trace=trace, keep=kept)
+            if recipe is not None:
+                check_joins(self.recipe, cache.recipe, admit)
+        takes_part = admit and (cache is None or recipe is not None)
         check_epochs(self.recipe, epochs)
         granted = limits(ram, disk, levels)
-        foresight = self.recipe.foresight if admit and cache is None else Foresight.NOTHING
+        foresight = self.recipe.foresight if takes_part else Foresight.NOTHING
         self._given_place = rank, world_size
         self._tensors = _wants_tensors(output)
         self._owned = Owned()
         self._finalizer = weakref.finalize(self, self._owned.close)
         try:
             opened = self._owned.keep(open_source(data, labels), unless=data)
-            self.source, transform = apply_keep(keep, opened, transform)
+            packaged, self.packer = open_packages(opened, packages, place(rank, world_size), self._owned.keep)
+            self.source, transform = apply_keep(keep, packaged, transform)
             self._owned.keep(self.source, unless=opened)
             self.batch_size, self.drop_last, self.epochs = int(batch_size), drop_last, epochs
             self.seed = None if seed is None else int(seed)
@@ -193,6 +214,9 @@ class Loader:
             else:
                 self.cache = check_shared(cache, self.source)
             self._job = self.cache.join()
+            if self.packer is not None:
+                check_packs(self.cache, self.recipe)
+                self.cache.tell_packages(self.packer.follow)
             fetcher = self._owned.keep(Fetcher(self.source, readers, retries))
             buffers = pinned_buffers() if pin_memory else BufferPool()
             self._finish = Finisher(
@@ -201,8 +225,11 @@ class Loader:
             immediate = self._finish.immediate
             self._workers = None if immediate else self._owned.keep(Workers(self._finish, workers, processes))
             self._gatherer = Gatherer(self.source, self.cache, fetcher, buffers, admit)
-            self._learning = Learning(self.recipe, self.cache, lag, admit and cache is None)
+            self._learning = Learning(self.recipe, self.cache, lag, takes_part, self._job)
             self._owned.keep(self._learning)
+            self._benefit = Benefit(self.cache.jobs, self._job) if takes_part and self.recipe.shared else None
+            if cache is not None and takes_part:
+                self._owned.call(partial(cache.leave, self._job))
             self._weigh = weights
             if weights:  # a sampler that cannot tell says so now
                 self._make_sampler(self._samples, 0).weights(0, self._learning.known)
@@ -213,13 +240,19 @@ class Loader:
         self._epoch = self._offset = 0
         self._jump: int | None = None
         self._left_midway = self._resumed = False
+        self._at_end = False
+        """Training has an epoch's last batch, and that epoch is not over for it."""
         self._running: _Running | None = None
         self._tally = Tally(on_error)
         self._pid = os.getpid()
 
     def __len__(self) -> int:
-        """Batches per epoch, the same on every rank."""
-        return len(self._schedule())
+        """Batches of the epoch at hand, the same on every rank. Recipes that leave samples out have shorter epochs."""
+        return self.batches(self._epoch - self._at_end if self._jump is None else self._jump)
+
+    def batches(self, epoch: int) -> int:
+        """Batches of any epoch, the same on every rank: for schedules of the learning rate and for progress bars."""
+        return self._schedule().batches_from(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         """The next epoch, or the rest of the one that was resumed."""
@@ -228,12 +261,12 @@ class Loader:
             self.seed = agree_on_seed(place(*self._given_place))
         if self._jump is not None:
             self._epoch, self._offset = self._jump, 0
-        elif self._left_midway or self._schedule().batches_from(self._offset) == 0:
+        elif self._left_midway or self._schedule().batches_from(self._epoch, self._offset) == 0:
             self._epoch, self._offset = self._epoch + 1, 0
-        self._jump, self._left_midway, self._resumed = None, False, False
+        self._jump, self._left_midway, self._resumed, self._at_end = None, False, False, False
         running = self._run_from(self._epoch, self._offset)
         running.iterator += 1
-        return self._batches(running, running.iterator, running.schedule.batches_from(self._offset))
+        return self._batches(running, running.iterator, running.schedule.batches_from(self._epoch, self._offset))
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be this epoch: from its start, or from where it was resumed.
@@ -302,7 +335,7 @@ class Loader:
         self._planning.restart()
         self.seed = None if state["seed"] is None else int(state["seed"])
         self._epoch, self._offset = epoch, offset
-        self._jump, self._left_midway, self._resumed = None, False, True
+        self._jump, self._left_midway, self._resumed, self._at_end = None, False, True, False
 
     @property
     def quarantine(self) -> list[Bad]:
@@ -335,7 +368,8 @@ class Loader:
         sampler = self._make_sampler(self._samples, self.seed or 0, *where, count)  # (its length needs no seed)
         ends = self.drop_last, self.epochs
         return Schedule(
-            sampler, self.batch_size, where, self._samples, self.subset, *ends, self.recipe.lookahead, self._weigh
+            *(sampler, self.batch_size, where, self._samples, self.subset, *ends),
+            *(self.recipe.lookahead, self._weigh, self._job),
         )
 
     def _run_from(self, epoch: int, offset: int) -> _Running:
@@ -346,9 +380,9 @@ class Loader:
             return running
         self._stop()
         schedule = self._schedule()
-        if len(schedule) == 0:
+        if schedule.batches_from(epoch) == 0:
             raise ConfigError(
-                f"an epoch has no batch: {self._samples} samples, batch_size={self.batch_size}, "
+                f"an epoch has no batch: {schedule.size(epoch)} samples, batch_size={self.batch_size}, "
                 f"world_size={where.world_size}, drop_last={self.drop_last}"
             )
         learning, planning, seed = self._learning, self._planning, self.seed or 0
@@ -357,7 +391,9 @@ class Loader:
         begin = partial(_begin_epoch, learning, self._recorder)
         walk = schedule.walk(epoch, offset, self.cache, learning.known, planning.each_epoch, begin, begun)
         parts = self._gatherer, self._finish, self._workers
-        staging = Staging(walk, *parts, self._window, seed, learning.feedback, planning.filler, self._job)
+        staging = Staging(
+            walk, *parts, self._window, seed, learning.feedback, planning.filler, self._job, self._benefit
+        )
         self._running = _Running(staging, schedule, (epoch, offset))
         self._owned.staging = staging
         staging.start()
@@ -379,8 +415,9 @@ class Loader:
             last = index + 1 == count
             batch = self._next(running, last)
             if batch is not None:
-                some = True
+                some, self._at_end = True, last
                 yield batch
+                self._at_end = False
             elif last and not some:
                 raise self.quarantine[-1]  # not one sample of the epoch could be used: that is no training
             now = time.perf_counter()
@@ -400,12 +437,14 @@ class Loader:
         staged, finished, waited = taken
         epoch, offset = running.next
         running.delivered = epoch
-        distinct = self._learning.take(epoch, staged.raw.ids)
+        if self._benefit is not None:
+            self._benefit.note(staged.work.at, staged.work.bypasses, time.perf_counter())
+        distinct = self._learning.take(epoch, staged.raw.ids, len(staged.work.ids))
         self._tally.note(epoch, staged, finished, distinct, waited)
         if last:
             self._epoch, self._offset, self._left_midway = epoch + 1, 0, False
         else:
-            self._epoch, self._offset = epoch, running.schedule.offset_after(offset)
+            self._epoch, self._offset = epoch, running.schedule.offset_after(epoch, offset)
         running.next = self._epoch, self._offset
         if last and self.epochs is not None and self._epoch >= self.epochs:
             self._stop()  # nothing is read ahead beyond the last epoch: the window has ended

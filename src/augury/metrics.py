@@ -37,6 +37,11 @@ class Counts:
         misses = len(missed)
         return cls(requests, found - stood_in, stood_in, requests - found - misses, misses)
 
+    @property
+    def reads(self) -> int:
+        """Samples fetched from the source, asked for or not."""
+        return self.misses + self.prefetched
+
     def add(self, other: Counts) -> None:
         self.requests += other.requests
         self.hits += other.hits
@@ -59,7 +64,7 @@ class Counts:
             "substitutes": self.substitutes / of,
             "joined": self.joined / of,
             "misses": self.misses / of,
-            "reads": (self.misses + self.prefetched) / of,
+            "reads": self.reads / of,
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from augury.staging import Staging
@@ -16,6 +17,7 @@ class Owned:
     def __init__(self) -> None:
         self.staging: Staging | None = None
         self._parts: list[Any] = []
+        self._ends: list[Callable[[], None]] = []
         self._pid = os.getpid()
 
     def keep(self, part: Any, unless: Any = None) -> Any:
@@ -23,6 +25,10 @@ class Owned:
         if part is not unless:
             self._parts.append(part)
         return part
+
+    def call(self, end: Callable[[], None]) -> None:
+        """Call it later."""
+        self._ends.append(end)
 
     def close(self) -> None:
         if os.getpid() != self._pid:  # a forked child has copies of our parts, but not the threads
@@ -37,6 +43,9 @@ class Owned:
         with contextlib.ExitStack() as parts:  # closes all, also where one fails
             for part in self._parts:
                 parts.callback(part.close)
+            for end in self._ends:
+                parts.callback(end)
             if self.staging is not None:
                 parts.callback(self.staging.close)
         self._parts.clear()
+        self._ends.clear()

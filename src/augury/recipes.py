@@ -14,15 +14,17 @@ from augury.errors import ConfigError, UnknownName
 from augury.policies import Foresight, MakePolicy
 from augury.policies.classic import FIFO, LFU, LRU, MIN, MinIO, Nothing, Random
 from augury.policies.foresight import NextUse
+from augury.policies.icache import ByImportance, FromHigh, ICache
 from augury.policies.placement import Placement
 from augury.policies.shade import APP, APPByLot, ByScore, ByScoreAndUse
 from augury.samplers import MakeSampler
 from augury.samplers.bounded import Bounded
 from augury.samplers.foresight import Frugal
 from augury.samplers.importance import PADS, PaperPADS, Weighted
+from augury.samplers.selective import CIS, IIS
 from augury.samplers.shuffle import Shuffle
 from augury.scorers import MakeScorer
-from augury.scorers.loss import BatchLoss, LossRank
+from augury.scorers.loss import BatchLoss, LossHistory, LossRank
 
 EPOCHS, RUN = Foresight.EPOCHS, Foresight.RUN
 
@@ -43,9 +45,18 @@ class Recipe:
     """How many epochs before it starts (0 to 1) an epoch is drawn, where that takes what was learned. The earlier, the
     more is known of whom to keep, and the older are the scores that it is drawn by."""
 
+    below: MakePolicy | None = None
+    """The policy of the levels below the topmost, where that is another one."""
+    shared: bool = False
+    """Whether several loaders may draw, tell and plan on one cache."""
+
     def __post_init__(self) -> None:
         if not 0 <= self.lookahead <= 1:
             raise ConfigError(f"lookahead={self.lookahead}: give a part of an epoch, from 0 to 1")
+
+    def policy_at(self, level: int) -> MakePolicy:
+        """The policy of a level, the topmost being 0."""
+        return self.policy if level == 0 or self.below is None else self.below
 
     @property
     def learns(self) -> bool:
@@ -103,6 +114,29 @@ RECIPES = {
         Recipe("sh-pqlfu", ByScoreAndUse, "as sh-pq; of equals the least often used leaves", Weighted, BatchLoss),
         Recipe("sh-lru", LRU, "minibatch losses draw; the least recently used leaves", Weighted, BatchLoss),
         Recipe("sh-lfu", LFU, "minibatch losses draw; the least often used leaves", Weighted, BatchLoss),
+        Recipe("cis-lru", LRU, "everything is fetched, less is computed (iCache's Base)", CIS, LossHistory),
+        Recipe("iis-lru", LRU, "the important are fetched; the least recently used leaves", IIS, LossHistory),
+        Recipe("iis-h", ByImportance, "the important are fetched and kept", IIS, LossHistory, foresight=EPOCHS),
+        Recipe(
+            "icache",
+            ICache,
+            "the important are fetched and kept; others stand in for each other (iCache)",
+            IIS,
+            LossHistory,
+            foresight=EPOCHS,
+            below=ByImportance,
+            shared=True,
+        ),
+        Recipe(
+            "icache-sthc",
+            FromHigh,
+            "as icache; the important stand in",
+            IIS,
+            LossHistory,
+            foresight=EPOCHS,
+            below=ByImportance,
+        ),
+        Recipe("ilfu", LFU, "the important are fetched; the least often used leaves", IIS, LossHistory),
         Recipe("sh-rand", Random, "minibatch losses draw; any one leaves", Weighted, BatchLoss),
     )
 }

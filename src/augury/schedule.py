@@ -18,7 +18,7 @@ from augury.errors import ConfigError
 from augury.ids import NONE, Ids, Mask, Scores, Times, came_before, first_seen
 from augury.knowledge import Knowledge
 from augury.samplers import Sampler, View
-from augury.samplers.ranks import Number, batches, share, share_size
+from augury.samplers.ranks import Number, batches, epoch_size, share, share_size
 from augury.samplers.shuffle import InOrder
 
 
@@ -34,6 +34,12 @@ class Work:
     """Whether training visits it; otherwise it is read because the policy wants to hold it."""
     before: Times | None = None
     """How often each has come before in the epoch; None: none has."""
+    computed: Mask | None = None
+    """Who of them is handed to training; None: all."""
+    at: int = 0
+    """Which batch of its epoch it is."""
+    bypasses: bool = False
+    """Whether it is read as if there were no cache: to measure what that is worth."""
 
 
 class Drawn(NamedTuple):
@@ -71,11 +77,15 @@ class Held(Protocol):
         """Whether `wanted` may name somebody."""
 
     @property
+    def refills(self) -> bool:
+        """Whether `wanted` may name somebody before any batch."""
+
+    @property
     def room(self) -> float:
         """How many samples can be held, if they are of mean size."""
 
-    def plan(self, order: Ids, *, times: Times | None = None, later: Ids = NONE) -> None:
-        """What will be requested from now on; see `Policy.plan`."""
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> None:
+        """What a job will request from now on; see `Policy.plan`."""
 
     def wanted(self) -> Ids:
         """Who should be read unasked, most urgent first."""
@@ -89,7 +99,7 @@ class Schedule:
     batch_size: int
     place: Place
     samples: int
-    """Per epoch, over all ranks."""
+    """Over all ranks: what an epoch visits, unless the sampler leaves some out."""
     subset: Ids | None = None
     """Where only some ids are visited: the sampler draws positions in this list."""
     drop_last: bool = False
@@ -99,17 +109,20 @@ class Schedule:
     """How many epochs before it starts an epoch is drawn, where that takes what was learned: from 0 to 1."""
     weigh: bool = False
     """Whether weights are wanted with every epoch."""
+    job: int = 0
+    """Who plans."""
 
-    def __len__(self) -> int:
-        return self.batches_from(0)
+    def size(self, epoch: int) -> int:
+        """How many samples an epoch visits, over all ranks."""
+        return epoch_size(self.samples, self.place.world_size, self.sampler.part(epoch))
 
-    def batches_from(self, offset: int) -> int:
+    def batches_from(self, epoch: int, offset: int = 0) -> int:
         """How many batches an epoch still has for each rank, `offset` samples into it."""
-        return batches(self.samples - offset, self.batch_size, self.place.world_size, self.drop_last)
+        return batches(self._rest(epoch, offset), self.batch_size, self.place.world_size, self.drop_last)
 
-    def offset_after(self, offset: int) -> int:
+    def offset_after(self, epoch: int, offset: int) -> int:
         """Where in the epoch all ranks are after one more batch."""
-        return min(self.samples, offset + self.batch_size * self.place.world_size)
+        return min(self.size(epoch), offset + self.batch_size * self.place.world_size)
 
     def walk(
         self,
@@ -148,7 +161,7 @@ class Schedule:
     ) -> Generator[Work, None, Ids]:
         """The epoch's order, after whatever the cache wants to read before it."""
         if plan and cache.prefetches and not self.sampler.foreseeable:
-            cache.plan(self._ids(drawn))
+            cache.plan(self._ids(drawn), self.job)
             yield from self._unasked(epoch, cache.wanted())
         return self._ids(self._arrange(epoch, drawn, known, cache, offset))
 
@@ -163,18 +176,28 @@ class Schedule:
             if start == draw_at:
                 early = self._draw(epoch + 1, known.after(order, epoch))
             if plan and start in (done, draw_at):
-                cache.plan(order[start:], later=NONE if early is None else self._ids(early.positions))
+                cache.plan(order[start:], self.job, later=NONE if early is None else self._ids(early.positions))
                 if (
                     start == done and cache.prefetches and self.sampler.foreseeable
                 ):  # others have asked before they arranged
                     yield from self._unasked(epoch, cache.wanted())
+            if plan and cache.refills and len(wanted := cache.wanted()):
+                yield Work(epoch, wanted, asked=False)  # in one piece: they lie together
             stop = start + self.batch_size
             ids = order[start:stop]
             if len(known.seen):
                 known.visit(ids, epoch)
             came = None if before is None else before[start:stop]
-            yield Work(epoch, ids, ends_epoch=stop >= len(order), before=came)
+            computed = self._computed(begun.weights, ids)
+            yield Work(epoch, ids, stop >= len(order), True, came, computed, start // self.batch_size)
         return early
+
+    def _computed(self, weights: Scores | None, ids: Ids) -> Mask | None:
+        if weights is None or not self.sampler.skips:
+            return None
+        computed = weights[ids] > 0
+        computed[0] |= not computed.any()  # no batch is empty
+        return computed
 
     def _draw_at(self, done: int, length: int) -> int | None:
         """Before which batch of an epoch, named by its first place, the next epoch is drawn; None: after the last."""
@@ -197,7 +220,7 @@ class Schedule:
     def tell_run(self, epoch: int, offset: int, cache: Held, known: Knowledge) -> None:
         """Tell the cache, before a walk, all that this rank will request until the end of the run. Takes a while."""
         order, times = self.future(epoch, offset, known)
-        cache.plan(order, times=times)
+        cache.plan(order, self.job, times)
 
     def future(self, epoch: int, offset: int, known: Knowledge) -> tuple[Ids, Times]:
         """Whom this rank requests from there until the end of the run, in the order of first requests; and how often.
@@ -236,10 +259,11 @@ class Schedule:
         return share(values[offset:], self.batch_size, *self.place, self.drop_last)
 
     def _weights(self, epoch: int, known: Knowledge) -> Scores | None:
-        weights = self.sampler.weights(epoch, known.of(self.subset)) if self.weigh else None
+        wanted = self.weigh or self.sampler.skips
+        weights = self.sampler.weights(epoch, known.of(self.subset)) if wanted else None
         if weights is None or self.subset is None:
             return weights
-        spread = np.zeros(len(known.scores), np.float32)
+        spread = np.zeros(max(len(known.scores), int(self.subset.max()) + 1), np.float32)
         spread[self.subset] = weights
         return spread
 
@@ -249,13 +273,17 @@ class Schedule:
         order = self.sampler.arrange(epoch, drawn, known.of(self.subset), view)
         if not self.sampler.foreseeable:
             # An epoch that was begun otherwise (by another number of ranks, say) has so many samples left.
-            left = self.left(offset)
+            left = self.left(epoch, offset)
             order = order if left == len(order) else order[len(order) - left :]
         return order
 
-    def left(self, offset: int) -> int:
+    def left(self, epoch: int, offset: int = 0) -> int:
         """How many samples this rank still visits, `offset` samples into an epoch."""
-        return share_size(self.samples - offset, self.batch_size, *self.place, self.drop_last)
+        return share_size(self._rest(epoch, offset), self.batch_size, *self.place, self.drop_last)
+
+    def _rest(self, epoch: int, offset: int) -> int:
+        """Over all ranks. An epoch of another number of ranks may have been longer."""
+        return max(0, self.size(epoch) - offset)
 
     def _ids(self, positions: Ids) -> Ids:
         return positions if self.subset is None else self.subset[positions]

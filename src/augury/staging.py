@@ -25,6 +25,7 @@ from augury.feedback import Feedback, nobody
 from augury.filling import Filled, Filler
 from augury.gather import Gatherer, Pending, Raw, Unasked
 from augury.ids import Ids
+from augury.jobs import Probing
 from augury.schedule import Work
 from augury.transforms.chance import Chance
 from augury.workers import Workers
@@ -74,9 +75,11 @@ class Staging:
         feedback: Feedback | None = None,
         filler: Filler | None = None,
         job: int = 0,
+        probing: Probing | None = None,
     ) -> None:
         self._schedule, self._gatherer, self._finish, self._workers = schedule, gatherer, finish, workers
         self._window, self._seed, self._job, self._feedback, self._filler = window, seed, job, feedback, filler
+        self._probing = probing
         self._sizes = gatherer.source.catalog.sizes
         self._row_bytes = gatherer.source.catalog.uniform_size
         self._stored_bytes = self._finished_bytes = 1
@@ -245,7 +248,8 @@ class Staging:
         self._entered += 1
         if work.asked:
             self._decisions += 1
-            pending = self._gatherer.begin(work.ids, self.ring, self._job)
+            work.bypasses = self._probing is not None and self._probing.bypasses(work.at)
+            pending = self._gatherer.begin(work.ids, self.ring, self._job, work.bypasses)
         else:
             pending = self._gatherer.begin_unasked(work.ids, self.ring)
         self._decided.append(_Decided(work, cost, pending))
@@ -289,7 +293,11 @@ class Staging:
         result: Finished | Future[Finished]
         raw.counts.prefetched, raw.unasked_bytes = self._prefetched
         self._prefetched = Unasked(0, 0)
-        chance = Chance(self._seed, decided.work.epoch, decided.work.before)
+        before = decided.work.before
+        if (computed := decided.work.computed) is not None:
+            raw = raw.only(computed)
+            before = None if before is None else before[computed]
+        chance = Chance(self._seed, decided.work.epoch, before)
         if self._workers is None:
             result = self._finished(raw, chance)
         else:

@@ -61,6 +61,12 @@ def step(stack: Sequence[Policy], ids: Ids, job: int = 0, admit: bool = True) ->
     return Step(ids, served, level, missed, writes, drops)
 
 
+def uncached(levels: int, ids: Ids) -> Step:
+    """Serve a batch as if there were no cache: nothing is noted, taken or given up."""
+    nothing = [NONE] * levels
+    return Step(ids, ids, np.full(len(ids), levels, np.int8), first_seen(ids), nothing, nothing)
+
+
 def plan(stack: Sequence[Policy], order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> None:
     """Tell every level the future; what a level has set aside for itself is no business of those below it."""
     for policy in stack:

@@ -19,7 +19,7 @@ import os
 import struct
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -199,6 +199,14 @@ class Recorded:
     @property
     def prefetches(self) -> bool:
         return self._policy.prefetches
+
+    @property
+    def refills(self) -> bool:
+        return self._policy.refills
+
+    @property
+    def packages(self) -> Sequence[Ids]:
+        return self._policy.packages
 
     def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         taken = self._policy.plan(order, job, times, later)

@@ -52,32 +52,108 @@ call = st.one_of(
 )
 
 
+def do(lowest: Front, key, resident, name: str, *arguments) -> None:
+    """One call, and whatever a policy does to its keys and residents before it."""
+    if name == "pop":
+        found = lowest.lowest(arguments[0])
+        check(lowest, key, resident, arguments[0])
+        resident[found] = False
+    elif name == "peek":
+        check(lowest, key, resident, arguments[0])
+    elif name == "restart":
+        key[:] = (key * 7 + 3) % 10
+        lowest.restart()
+    elif name == "leave":
+        resident[as_ids(arguments[0])] = False
+    else:
+        ids = as_ids(arguments[0])
+        if name == "change":
+            ids = ids[resident[ids]]
+        if name != "return":  # with the key it had when it left
+            key[ids] = arguments[1][: len(ids)]
+        resident[ids] = True
+        lowest.note(ids)
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.lists(call, max_size=40))
 def test_any_calls(calls):
     key, resident = np.zeros(IDS), np.zeros(IDS, np.bool_)
     lowest = Front(key, resident)
     for name, *arguments in calls:
-        if name == "pop":
-            found = lowest.lowest(arguments[0])
-            check(lowest, key, resident, arguments[0])
-            resident[found] = False
-        elif name == "peek":
-            check(lowest, key, resident, arguments[0])
-        elif name == "restart":
-            key[:] = (key * 7 + 3) % 10
-            lowest.restart()
-        elif name == "leave":
-            resident[as_ids(arguments[0])] = False
-        else:
-            ids = as_ids(arguments[0])
-            if name == "change":
-                ids = ids[resident[ids]]
-            if name != "return":  # with the key it had when it left
-                key[ids] = arguments[1][: len(ids)]
-            resident[ids] = True
-            lowest.note(ids)
+        do(lowest, key, resident, name, *arguments)
     check(lowest, key, resident, IDS)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 99), st.integers(1, IDS), st.lists(st.lists(call, max_size=3), max_size=8), st.lists(call))
+def test_gathered_piece_by_piece(seed, piece, meanwhile, calls):
+    """Residents come, leave and get other keys between the pieces; afterwards it is a front like any other."""
+    rng = np.random.default_rng(seed)
+    key, resident = rng.integers(0, 10, IDS).astype(np.float64), rng.random(IDS) < rng.random()
+    lowest = Front(key, resident)
+    for _ in range(2):
+        for at, start in enumerate(range(0, IDS, piece)):
+            for name, *arguments in meanwhile[at] if at < len(meanwhile) else ():
+                if name not in ("pop", "peek", "restart"):  # not while it is gathered
+                    do(lowest, key, resident, name, *arguments)
+            lowest.gather(start, min(IDS, start + piece))
+        lowest.gathered()
+        for name, *arguments in calls:
+            do(lowest, key, resident, name, *arguments)
+        check(lowest, key, resident, IDS)
+
+
+def test_pieces_that_take_a_part_of_their_residents():
+    """The keys of one piece may all lie below those of another, and those noted meanwhile anywhere."""
+    rng = np.random.default_rng(0)
+    key, resident = np.arange(40_000.0), rng.random(40_000) < 0.9
+    key[::2] += 30_000
+    lowest = Front(key, resident)
+    for start in range(0, 40_000, 5000):
+        lowest.gather(start, start + 5000)
+        resident[rng.integers(0, 40_000, 300)] = False
+        came = np.unique(rng.integers(0, 40_000, 300))
+        key[came], resident[came] = rng.random(len(came)) * 70_000, True
+        lowest.note(came)
+    lowest.gathered()
+    for _ in range(100):
+        check(lowest, key, resident, 300)
+        resident[lowest.lowest(300)] = False
+        came = rng.integers(0, 40_000, 64)
+        came = np.unique(came[~resident[came]])
+        key[came], resident[came] = rng.random(len(came)) * 70_000, True
+        lowest.note(came)
+
+
+@pytest.mark.parametrize("different", [40_000, 1], ids=["all different", "all equal"])
+def test_after_gathering_nothing_need_be_scanned(different, monkeypatch):
+    """That is what it is for. Looks inside, as only time would show it."""
+    key, resident = np.random.default_rng(0).permutation(40_000) % different + 1.0, np.ones(40_000, np.bool_)
+    lowest = Front(key, resident)
+    for start in range(0, 40_000, 5000):
+        lowest.gather(start, start + 5000)
+    lowest.gathered()
+    monkeypatch.setattr(lowest, "_scan", None)
+    few = 500 if front._LEAST > 500 else 8
+    fallen = np.arange(39_000, 39_000 + few)
+    key[fallen] = np.arange(few) / few
+    lowest.note(fallen)
+    check(lowest, key, resident, few)
+    resident[fallen] = False
+    check(lowest, key, resident, few)
+
+
+def test_nobody_to_gather():
+    key, resident = np.zeros(9), np.zeros(9, np.bool_)
+    lowest = Front(key, resident)
+    lowest.gather(0, 5)
+    lowest.gather(5, 9)
+    lowest.gathered()
+    check(lowest, key, resident, 3)
+    resident[[2, 7]] = True
+    lowest.note(as_ids([2, 7]))
+    check(lowest, key, resident, 3)
 
 
 @settings(deadline=None)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augury.samplers.ranks import batches, share, share_size
+from augury.samplers.ranks import batches, epoch_size, portion, share, share_size
 
 counts = st.integers(0, 120)
 batch_sizes = st.integers(1, 9)
@@ -75,3 +75,27 @@ def test_another_world_resumes_at_any_offset_and_visits_exactly_the_rest(samples
 def test_the_last_global_batch_is_dealt_out_evenly(samples, batch_size, world):
     lengths = [len(part) for part in shares(np.arange(samples), batch_size, world)]
     assert max(lengths) - min(lengths) <= 1
+
+
+@given(counts.filter(bool), batch_sizes, worlds, st.sampled_from([0.01, 0.3, 0.5, 0.75, 0.99]), st.booleans())
+def test_an_epoch_of_a_part_gives_every_rank_the_same_samples_in_the_same_batches(
+    samples, batch_size, world, part, drop_last
+):
+    """Not only as many batches: as many samples."""
+    each, size = portion(samples, world, part), epoch_size(samples, world, part)
+    assert size == world * each
+    assert 1 <= each <= max(1, samples // world)
+    assert abs(each - part * samples / world) <= 1.5 or each == 1
+    sizes = {share_size(size, batch_size, rank, world, drop_last) for rank in range(world)}
+    assert sizes == {each // batch_size * batch_size if drop_last else each}
+    assert batches(size, batch_size, world, drop_last) == math.ceil(max(sizes) / batch_size)
+
+
+@given(counts, worlds)
+def test_a_whole_epoch_leaves_nobody_out(samples, world):
+    assert epoch_size(samples, world, 1.0) == samples
+
+
+def test_parts_by_hand():
+    assert [portion(200, world, 0.75) for world in (1, 2, 3, 7, 200, 300)] == [150, 75, 50, 21, 1, 1]
+    assert [epoch_size(10, world, 0.75) for world in (1, 2, 3, 4)] == [8, 8, 6, 8]

@@ -79,6 +79,14 @@ def test_readers_share_the_line_but_wait_for_latency_together() -> None:
     assert slept == [11.0, 12.0, 13.0]
 
 
+def test_others_may_share_the_line() -> None:
+    clock = Clock()
+    source = SlowSource(rows(), 0.5, bandwidth=100, clock=clock, sleep=clock.sleep)
+    source.transfer(200)
+    assert clock.slept == [0.5 + 2.0]
+    assert (source.requests_made, source.bytes_read) == (1, 200)
+
+
 def test_nobody_sleeps_with_the_lock() -> None:
     source = SlowSource(rows(), 1.0, sleep=lambda seconds: locked.append(source._lock.locked()))
     locked: list[bool] = []

@@ -144,7 +144,7 @@ def _table(results: list[Result]) -> Table:
         "hits": [one.hit_ratio for one in results],
         "steady": [one.steady["hit_ratio"] for one in results],
         "x cache": [one.steady["hit_ratio"] / one.cache for one in results],
-        "substitutes": [one.substitutes for one in results],
+        "substitutes": [one.steady["substitutes"] for one in results],
         "reads": [one.steady["reads"] for one in results],
         "coverage": [one.steady["coverage"] for one in results],
         "ever": [one.ever_seen for one in results],
@@ -153,8 +153,8 @@ def _table(results: list[Result]) -> Table:
     usual = {"substitutes": 0.0, "ever": 1.0}
     shown = {name: values for name, values in columns.items() if name not in usual or set(values) != {usual[name]}}
     caption = (
-        "hits: hit ratio over all epochs; all others of the epochs after the second: hit ratio, its multiple of the "
-        "cached fraction, samples read per request, different samples per epoch"
+        "hits: hit ratio over all epochs; all others of the epochs after the second (iCache's: after its warm-up): hit "
+        "ratio, its multiple of the cached fraction, samples read per request, different samples per epoch"
     )
     if "ever" in shown:
         caption += "; ever: different samples in the whole run"

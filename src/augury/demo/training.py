@@ -78,8 +78,9 @@ class Trainer:
         return run
 
     def _train(self, loader: Loader, run: Run) -> Run:
-        learner = Learner(self._settings.seed, self._settings.epochs * len(loader), len(CLASSES))
-        self._watcher.begin(run.recipe, self._settings.epochs * len(loader))
+        batches = sum(loader.batches(epoch) for epoch in range(self._settings.epochs))
+        learner = Learner(self._settings.seed, batches, len(CLASSES))
+        self._watcher.begin(run.recipe, batches)
         order = hashlib.blake2b(digest_size=8)
         for number in range(self._settings.epochs):
             early = done = seen = 0

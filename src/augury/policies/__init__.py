@@ -6,7 +6,7 @@ in the simulator, in the embedded cache and in the node. All policies pass `augu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol, TypeAlias
 
@@ -47,6 +47,14 @@ class Policy(Protocol):
     @property
     def prefetches(self) -> bool:
         """Whether `wanted` may name somebody when an epoch was planned; then it is asked before the epoch begins."""
+
+    @property
+    def refills(self) -> bool:
+        """Whether `wanted` may name somebody at any time; then it is asked before every batch."""
+
+    @property
+    def packages(self) -> Sequence[Ids]:
+        """Groups of ids that `wanted` names together: worth to lie together in the store."""
 
     def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         """What `job` will request from now on, as far as known (may span epochs). It replaces what was told before.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.ids import NONE, Ids, Mask
+from augury.ids import NONE, Ids, Mask, first_seen
 
 Keys = NDArray[np.float64]
 
@@ -32,12 +32,24 @@ class _Run:
 
     __slots__ = ("ids", "keys", "start")
 
-    def __init__(self, keys: Keys, ids: Ids) -> None:
-        self.keys, self.ids = _sorted(keys, ids)
+    def __init__(self, keys: Keys, ids: Ids, in_order: bool = False) -> None:
+        self.keys, self.ids = (keys, ids) if in_order else _sorted(keys, ids)
         self.start = 0
 
     def __len__(self) -> int:
         return len(self.ids) - self.start
+
+
+class _Gathering:
+    """A scan in pieces, as far as it has come."""
+
+    def __init__(self) -> None:
+        self.runs: list[_Run] = []
+        self.stop = 0
+        """The ids below were scanned."""
+        self.threshold = np.inf
+        self.late: list[Ids] = []
+        """Who came, or got another key, after its piece was scanned."""
 
 
 class Front:
@@ -49,16 +61,45 @@ class Front:
         self._threshold = -np.inf
         """No resident outside the runs has a key below this."""
         self._room = 0
+        self._gathering: _Gathering | None = None
 
     def restart(self) -> None:
         """Any key may have changed."""
         self._runs.clear()
+
+    def gather(self, start: int, stop: int) -> None:
+        """Scan the residents among the ids [start, stop) only. Until `gathered` nobody may ask for the lowest."""
+        if self._gathering is None:
+            self._gathering = _Gathering()
+        self._gathering.stop = stop
+        ids = start + np.flatnonzero(self._resident[start:stop])
+        keys = self._key[ids]
+        take = max(_LEAST, len(ids) // _SHARE)
+        if take < len(ids):
+            lowest = _lowest(keys, take)
+            ids, keys = ids[lowest], keys[lowest]
+            self._gathering.threshold = min(self._gathering.threshold, float(keys.max()))
+        self._gathering.runs.append(_Run(keys, ids))
+
+    def gathered(self) -> None:
+        """All ids were gathered. Entries above the threshold go: there may be residents between them."""
+        gathering, self._gathering = self._gathering, None
+        assert gathering is not None
+        keys = np.concatenate([run.keys for run in gathering.runs])
+        ids = np.concatenate([run.ids for run in gathering.runs])
+        # Sorted pieces, ids ascending from one to the next: a stable sort has little to do, and keeps equals by id.
+        order = np.flatnonzero(keys <= gathering.threshold)
+        order = order[keys[order].argsort(kind="stable")]
+        self._begin(_Run(keys[order], ids[order], in_order=True), len(order))
+        self.note(first_seen(np.concatenate([NONE, *gathering.late])))
 
     def note(self, ids: Ids) -> None:
         """Residents `ids` have new keys (or are new residents).
 
         A policy whose keys only rise, above every key so far, need not say so: a scan sees to it.
         """
+        if self._gathering is not None:
+            self._gathering.late.append(ids[ids < self._gathering.stop])
         if not self._runs:
             return
         keys = self._key[ids]
@@ -127,10 +168,14 @@ class Front:
         if take < len(ids):
             lowest = _lowest(keys, take)
             ids, keys = ids[lowest], keys[lowest]
-        self._runs = [_Run(keys, ids)]
+        self._begin(_Run(keys, ids), take)
+
+    def _begin(self, run: _Run, count: int) -> None:
+        """From here on with this one: nobody outside it has a key below its last."""
+        self._runs = [run]
         # Not infinity, even if all residents are here: keys may rise unnoted, and then lie outside.
-        self._threshold = float(self._runs[0].keys[-1]) if len(ids) else -np.inf
-        self._room = 2 * take + 2 * _LEAST
+        self._threshold = float(run.keys[-1]) if len(run) else -np.inf
+        self._room = 2 * count + 2 * _LEAST
 
 
 def _sorted(keys: Keys, ids: Ids) -> tuple[Keys, Ids]:

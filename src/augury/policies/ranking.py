@@ -6,6 +6,8 @@ and perhaps its admission rule: a screenful (see classic.py). Neither knows why 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,7 +36,8 @@ def fitting(sizes: NDArray[np.int64], free: int) -> Mask:
 class Holding:
     """What is held, in bytes; the answers of a policy that has nothing special to say."""
 
-    prefetches = False
+    prefetches = refills = False
+    packages: Sequence[Ids] = ()
 
     def __init__(self, sizes: NDArray[np.int64], capacity: int, rng: np.random.Generator | None = None) -> None:
         # Equal sizes are kept as one number that looks like an array: bytes are then counted without looking at ids.

@@ -35,6 +35,13 @@ class Sampler(Protocol):
         Otherwise each rank draws for itself, as many as the others.
         """
 
+    @property
+    def skips(self) -> bool:
+        """Whether samples of weight 0 are fetched like all others, but not handed to training."""
+
+    def part(self, epoch: int) -> float:
+        """How much of the dataset the epoch visits: 1, or less, and then `ranks.portion` for each rank."""
+
     def draw(self, epoch: int, known: Knowledge) -> Ids:
         """What the epoch visits; pure in (seed, epoch, known). May be drawn early."""
 

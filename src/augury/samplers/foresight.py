@@ -36,6 +36,7 @@ class Frugal:
     """
 
     foreseeable = False
+    skips = False
 
     def __init__(
         self,
@@ -50,6 +51,9 @@ class Frugal:
         self.samples, self.seed, self.rank, self.world_size = samples, seed, rank, world_size
         self.count = -(-samples // world_size) if count is None else count
         self.base = base(samples, seed, rank, world_size, count)
+
+    def part(self, epoch: int) -> float:
+        return self.base.part(epoch)
 
     def draw(self, epoch: int, known: Knowledge) -> Ids:
         drawn = self.base.draw(epoch, known)

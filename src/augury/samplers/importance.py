@@ -100,6 +100,7 @@ class Weighted:
     """
 
     foreseeable = False
+    skips = False
     even = False
     full_start = True
 
@@ -108,6 +109,9 @@ class Weighted:
     ) -> None:
         self.samples, self.seed, self.rank, self.world_size = samples, seed, rank, world_size
         self.count = -(-samples // world_size) if count is None else count
+
+    def part(self, epoch: int) -> float:
+        return 1.0
 
     def draw(self, epoch: int, known: Knowledge) -> Ids:
         if self._starts(known):

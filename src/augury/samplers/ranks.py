@@ -20,6 +20,16 @@ def batches(samples: int, batch_size: int, world_size: int = 1, drop_last: bool 
     return whole + (rest > 0 and not drop_last)
 
 
+def portion(samples: int, world_size: int, part: float) -> int:
+    """How many samples each rank visits in an epoch of a part of them: the same for all ranks."""
+    return max(1, round(part * max(1, samples // world_size)))
+
+
+def epoch_size(samples: int, world_size: int, part: float) -> int:
+    """How many samples such an epoch visits, over all ranks."""
+    return samples if part == 1 else world_size * portion(samples, world_size, part)
+
+
 def share_size(samples: int, batch_size: int, rank: int = 0, world_size: int = 1, drop_last: bool = False) -> int:
     """How many samples one rank gets from `samples`: the length of its `share`."""
     whole, rest = divmod(samples, batch_size * world_size)

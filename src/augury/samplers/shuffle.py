@@ -22,11 +22,15 @@ class InOrder:
     """Every sample once, by id."""
 
     foreseeable = True
+    skips = False
 
     def __init__(
         self, samples: int, seed: int = 0, rank: int = 0, world_size: int = 1, count: int | None = None
     ) -> None:
         self.samples, self.seed = samples, seed
+
+    def part(self, epoch: int) -> float:
+        return 1.0
 
     def draw(self, epoch: int, known: Knowledge) -> Ids:
         return np.arange(self.samples, dtype=np.int64)

@@ -7,7 +7,7 @@ orders, and it does no I/O.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,12 @@ class Scorer(Protocol):
 
     def score(self, ids: Ids, losses: Losses) -> Scores:
         """The importance of each sample of one minibatch; never negative."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers, in strings and plain numbers."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what `state_dict` saved; ConfigError, and nothing changes, where that is damaged."""
 
 
 MakeScorer: TypeAlias = Callable[[int], Scorer]

@@ -38,6 +38,7 @@ class Oracle(Recipe):
             ) -> None:
                 sampler = recipe.sampler(samples, seed, rank, world_size, count)
                 self.foreseeable, self.weights, self.arrange = sampler.foreseeable, sampler.weights, sampler.arrange
+                self.skips, self.part = sampler.skips, sampler.part
                 self._draw = sampler.draw
 
             def draw(self, epoch: int, known: Knowledge) -> Ids:

@@ -56,9 +56,11 @@ class Result:
     ever_seen: float = 0.0
     """Distinct ids served in the whole run, as a share of all."""
     steady: dict[str, float] = field(default_factory=dict)
-    """hit_ratio, reads and coverage of the epochs after the second (of the last one if there are no more)."""
+    """hit_ratio, substitutes, reads (shares of their requests) and coverage (their mean) of the epochs after the
+    second, or after the sampler's warm-up (of the last one if there are no more)."""
     per_epoch: list[float] = field(default_factory=list)
     """hit_ratio of each epoch."""
+    substitutes_per_epoch: list[float] = field(default_factory=list)
     reads_per_epoch: list[float] = field(default_factory=list)
     coverage_per_epoch: list[float] = field(default_factory=list)
     us_per_access: float = 0.0
@@ -117,10 +119,16 @@ def replay(
         done = step([policy], ahead.ids) if ahead.asked else prefetch([policy], ahead.ids)
         tally.add(ahead, done, clock() - start)
         if ahead.asked:
-            training.report(ahead, done.served)
+            training.report(ahead, done.served if ahead.computed is None else done.served[ahead.computed])
         if progress and ahead.ends_epoch:
             progress(ahead.epoch + 1, epochs)
-    return tally.result(recipe.name, cache)
+    return tally.result(recipe.name, cache, _warm_up(recipe, samples, epochs))
+
+
+def _warm_up(recipe: Recipe, samples: int, epochs: int) -> int:
+    """How many epochs to pass over before a cache is judged: two, or until the sampler begins to leave samples out."""
+    part = recipe.sampler(samples, 0).part
+    return next((epoch for epoch in range(min(2, epochs - 1), epochs) if part(epoch) < 1), min(2, epochs - 1))
 
 
 def capacity_of(cache: float, sizes: NDArray[np.int64]) -> int:
@@ -137,12 +145,16 @@ class _Cache:
     def __init__(self, policy: Policy, sizes: NDArray[np.int64]) -> None:
         self._policy, self._mean = policy, max(1.0, float(sizes.mean()))
 
-    def plan(self, order: Ids, *, times: Times | None = None, later: Ids = NONE) -> None:
-        plan([self._policy], order, times=times, later=later)
+    def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> None:
+        plan([self._policy], order, job, times, later)
 
     @property
     def prefetches(self) -> bool:
         return self._policy.prefetches
+
+    @property
+    def refills(self) -> bool:
+        return self._policy.refills
 
     @property
     def room(self) -> float:
@@ -205,33 +217,33 @@ class _Tally:
         self._seconds += seconds
         if work.asked:
             self._epochs[work.epoch].add(done.counts())
-            fresh = done.served[self._seen[done.served] < work.epoch]
+            served = done.served if work.computed is None else done.served[work.computed]
+            fresh = served[self._seen[served] < work.epoch]
             self._covered[work.epoch] += len(np.unique(fresh))
             self._seen[fresh] = work.epoch
         else:
             self._epochs[work.epoch].prefetched += len(done.missed)
 
-    def result(self, recipe: str, cache: float) -> Result:
-        total = Counts()
-        for counts in self._epochs:
+    def result(self, recipe: str, cache: float, warm_up: int) -> Result:
+        total, late = Counts(), Counts()
+        for number, counts in enumerate(self._epochs):
             total.add(counts)
+            if number >= warm_up:
+                late.add(counts)
         shares = [counts.shares() for counts in self._epochs]
-        of_epochs = {
-            "hit_ratio": [share["hit_ratio"] for share in shares],
-            "reads": [share["reads"] for share in shares],
-            "coverage": (self._covered / len(self._seen)).tolist(),
-        }
-        late = slice(min(2, len(shares) - 1), None)
+        coverage = (self._covered / len(self._seen)).tolist()
+        steady = {name: late.shares()[name] for name in ("hit_ratio", "substitutes", "reads")}
         return Result(
             recipe,
             cache,
             **total.shares(),
-            coverage=float(np.mean(of_epochs["coverage"])),
+            coverage=float(np.mean(coverage)),
             ever_seen=float(np.count_nonzero(self._seen >= 0)) / len(self._seen),
-            steady={name: float(np.mean(values[late])) for name, values in of_epochs.items()},
-            per_epoch=of_epochs["hit_ratio"],
-            reads_per_epoch=of_epochs["reads"],
-            coverage_per_epoch=of_epochs["coverage"],
+            steady=steady | {"coverage": float(np.mean(coverage[warm_up:]))},
+            per_epoch=[share["hit_ratio"] for share in shares],
+            substitutes_per_epoch=[share["substitutes"] for share in shares],
+            reads_per_epoch=[share["reads"] for share in shares],
+            coverage_per_epoch=coverage,
             us_per_access=1e6 * self._seconds / max(1, total.requests),
         )
 

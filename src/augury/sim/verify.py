@@ -35,9 +35,9 @@ def verify(trace: Trace, recipe: Recipe | None = None) -> tuple[int, Difference 
 
     `recipe` need be given only where the run used one that is not in the table.
     """
-    make = (recipe or find(trace.header["recipe"])).policy
-    seed = int(trace.header["seed"])
-    twins = [make(costs, room, policy_rng(seed, level)) for level, (room, costs) in enumerate(trace.levels())]
+    recipe = recipe or find(trace.header["recipe"])
+    seed, levels = int(trace.header["seed"]), trace.levels()
+    twins = [recipe.policy_at(at)(costs, room, policy_rng(seed, at)) for at, (room, costs) in enumerate(levels)]
     calls = 0
     for record in trace:
         if record.op in ("level", "epoch"):

@@ -18,7 +18,7 @@ from augury.sources import Base, Buffer, Source
 
 
 class SlowSource(Base):
-    """`source` behind a line of `latency` seconds per request and `bandwidth` bytes per second in all.
+    """`source` behind a line of `latency` seconds per request, and `bandwidth` bytes and `rate` requests per second.
 
     A read of several requests makes them one after the other; readers in other threads share the line. A
     share `failure_rate` of reads fails for the time being, decided by (seed, id, how often the id was read):
@@ -32,12 +32,14 @@ class SlowSource(Base):
         bandwidth: float | None = None,
         failure_rate: float = 0.0,
         seed: int = 0,
+        rate: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if latency < 0 or (bandwidth is not None and bandwidth <= 0) or not 0 <= failure_rate <= 1:
-            raise ConfigError("latency must be >= 0, bandwidth > 0 and failure_rate in [0, 1]")
-        self.source, self.latency, self.bandwidth = source, latency, bandwidth
+        wrong = any(limit is not None and limit <= 0 for limit in (bandwidth, rate))
+        if wrong or latency < 0 or not 0 <= failure_rate <= 1:
+            raise ConfigError("latency must be >= 0, bandwidth and rate > 0 and failure_rate in [0, 1]")
+        self.source, self.latency, self.bandwidth, self.rate = source, latency, bandwidth, rate
         self.failure_rate, self.seed = failure_rate, seed
         self.catalog, self.form, self.self_labelled = source.catalog, source.form, source.self_labelled
         self.requests_made, self.bytes_read = 0, 0
@@ -50,7 +52,7 @@ class SlowSource(Base):
         """What the source within reads, after the time it would have taken."""
         ids = self._checked(ids)
         for group in self.source.requests(ids):
-            self._transfer(int(self.catalog.sizes[group].sum()))
+            self.transfer(int(self.catalog.sizes[group].sum()))
         data = self.source.read(ids)
         if self.failure_rate:
             for position in self._failures(ids):
@@ -70,11 +72,15 @@ class SlowSource(Base):
         super().close()
         self.source.close()
 
-    def _transfer(self, size: int) -> None:
-        """Reserve the line for these bytes, then wait for them outside the lock."""
+    def transfer(self, size: int) -> None:
+        """One request of so many bytes: reserve the line for them, then wait for them outside the lock.
+
+        Public, so that others who stand in for the same store can share the line.
+        """
         with self._lock:
             now = self._clock()
             self._free = max(now, self._free) + (size / self.bandwidth if self.bandwidth else 0.0)
+            self._free += 1 / self.rate if self.rate else 0.0
             arrival = self._free + self.latency
             self.requests_made += 1
             self.bytes_read += size

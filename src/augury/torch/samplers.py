@@ -20,8 +20,9 @@ from augury.feedback import Exchange, together
 from augury.ids import Ids, Scores
 from augury.knowledge import Knowledge
 from augury.reports import check_accuracy, read_report
+from augury.samplers import Sampler as Sampling
 from augury.samplers.importance import weighted, weighted_once
-from augury.samplers.ranks import share, share_size
+from augury.samplers.ranks import epoch_size, share, share_size
 from augury.samplers.shuffle import InOrder, epoch_rng
 
 
@@ -40,8 +41,12 @@ class _EpochSampler(TorchSampler[int]):
         self._resumed = False
 
     def __len__(self) -> int:
-        size = place(*self._given).world_size
-        return self.total // size if self.drop_last else -(-self.total // size)
+        size, total = place(*self._given).world_size, self._size(self.epoch)
+        return total // size if self.drop_last else -(-total // size)
+
+    def _size(self, epoch: int) -> int:
+        """How many samples an epoch visits, over all ranks."""
+        return self.total
 
     def __iter__(self) -> Iterator[int]:
         if self._yielded:  # the last epoch was left midway
@@ -71,9 +76,9 @@ class _EpochSampler(TorchSampler[int]):
         if consumed is not None:  # the draws may be an epoch ahead
             (epoch, offset), done = self._began, consumed
         offset += done * place(*self._given).world_size
-        if offset >= self.total and consumed is not None:
+        if offset >= self._size(epoch) and consumed is not None:
             epoch, offset = epoch + 1, 0
-        offset = min(self.total, offset)
+        offset = min(self._size(epoch), offset)
         return {"version": 1, "seed": self.seed, "epoch": epoch, "offset": offset, "samples": self.total}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -113,6 +118,10 @@ class Sampler(_EpochSampler):
         super().__init__(data if isinstance(data, int) else len(data), seed, num_replicas, rank, drop_last)
         self.recipe = recipes.find(recipe or recipes.DEFAULT)
         self._make = self.recipe.sampler if shuffle else InOrder
+        if self._make(self.total, seed).skips:
+            raise ConfigError(
+                f"recipe {self.recipe.name!r} fetches what training does not get: only augury.Loader can do that"
+            )
         self._scorer = None if self.recipe.scorer is None else self.recipe.scorer(self.total)
         self._known = Knowledge.none(0 if self._scorer is None else self.total)
         self._fresh: list[tuple[Ids, Scores]] = []
@@ -146,8 +155,15 @@ class Sampler(_EpochSampler):
         if self._exchange is not None:
             self._fresh.append((report.ids, scores))
 
+    def _sampler(self, where: Place) -> Sampling:
+        return self._make(self.total, self.seed, *where, share_size(self.total, 1, *where, self.drop_last))
+
+    def _size(self, epoch: int) -> int:
+        where = place(*self._given)
+        return epoch_size(self.total, where.world_size, self._sampler(where).part(epoch))
+
     def _order(self, where: Place) -> Ids:
-        sampler = self._make(self.total, self.seed, *where, share_size(self.total, 1, *where, self.drop_last))
+        sampler = self._sampler(where)
         if sampler.foreseeable:
             drawn = sampler.draw(self.epoch, self._known)
             return share(drawn[self._offset :], 1, *where, self.drop_last)
@@ -161,7 +177,7 @@ class Sampler(_EpochSampler):
                 stacklevel=4,
             )
         drawn = sampler.draw(self.epoch, self._known)
-        order = drawn[len(drawn) - share_size(self.total - self._offset, 1, *where, self.drop_last) :]
+        order = drawn[len(drawn) - share_size(self._size(self.epoch) - self._offset, 1, *where, self.drop_last) :]
         self._known.visit(order, self.epoch)
         return order
 
@@ -177,7 +193,10 @@ class Sampler(_EpochSampler):
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         state = super().state_dict(consumed)
-        return state | {"recipe": self.recipe.name, "learned": self._known.state_dict()} if self._scorer else state
+        if self._scorer is None:
+            return state
+        learned = self._known.state_dict() | {"scorer": self._scorer.state_dict()}
+        return state | {"recipe": self.recipe.name, "learned": learned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         known = None
@@ -185,6 +204,7 @@ class Sampler(_EpochSampler):
             if "learned" not in state or state.get("recipe") != self.recipe.name:
                 raise ConfigError(f"this state holds no scores of recipe {self.recipe.name!r}, which draws by them")
             known = Knowledge.from_state(state["learned"], self.total)
+            self._scorer.load_state_dict(state["learned"].get("scorer", {}))
         super().load_state_dict(state)
         if known is not None:
             self._known = known

@@ -1,0 +1,128 @@
+"""Several jobs on one cache: what each gains from it, and their importance as one (iCache's multi-job handling).
+
+Chen et al., "iCache: An Importance-Sampling-Informed Cache for Accelerating I/O-Bound DNN Model Training", HPCA 2023,
+section III-D. Pure bookkeeping: times and scores are told, batches are read elsewhere. A job that is alone is not
+measured, and its importance stays as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augury.ids import Ids, Scores
+from augury.knowledge import UNTOLD
+
+PROBE = 20
+"""So many minibatches of an epoch are served without the cache, and as many then with it."""
+SETTLE = 8
+"""Of each twenty the first are not timed: what was read ahead before them still carries training."""
+FADING = 0.5
+"""The weight of earlier epochs' times: other jobs come and go in between, and one epoch's are noisy."""
+ELIGIBLE = 1.5
+"""Who is not faster by more than this factor gains too little: its importance does not count."""
+
+
+@dataclass
+class _Job:
+    importance: Scores
+    benefit: float | None = None
+    """Time without the cache by time with it; None: not measured yet."""
+
+
+class Jobs:
+    """The jobs of one cache that learn. Any thread may call it."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._jobs: dict[int, _Job] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one."""
+        return len(self._jobs) > 1
+
+    def learn(self, job: int, ids: Ids, scores: Scores) -> None:
+        """New importance, as a job sees it."""
+        with self._lock:
+            if job not in self._jobs:
+                self._jobs[job] = _Job(np.full(self._samples, UNTOLD, np.float32))
+            self._jobs[job].importance[ids] = scores
+
+    def rate(self, job: int, benefit: float) -> None:
+        """How much faster a job is with the cache than without."""
+        with self._lock:
+            if job in self._jobs:
+                self._jobs[job].benefit = benefit
+
+    def leave(self, job: int) -> None:
+        """It has ended."""
+        with self._lock:
+            self._jobs.pop(job, None)
+
+    def benefits(self) -> dict[int, float | None]:
+        """What was measured of each."""
+        with self._lock:
+            return {number: job.benefit for number, job in self._jobs.items()}
+
+    def adjusted(self) -> Scores:
+        """The adjusted importance (AIV) of every id: the relative importance that eligible jobs give it, each as much
+        as it gains from the cache. Where nobody is eligible, all count alike."""
+        with self._lock:
+            jobs = [(job.importance.copy(), job.benefit) for job in self._jobs.values()]
+        weights = [1.0 if benefit is None else benefit if benefit > ELIGIBLE else 0.0 for _, benefit in jobs]
+        total = np.zeros(self._samples)
+        for (importance, _), weight in zip(jobs, weights if any(weights) else [1.0] * len(jobs), strict=True):
+            if weight:
+                total += weight * relative(importance)
+        return total.astype(np.float32)
+
+
+def relative(importance: Scores) -> NDArray[np.float64]:
+    """The percentile position of each among all: which share of them is at most as important."""
+    return np.sort(importance).searchsorted(importance, side="right") / max(1, len(importance))
+
+
+class Probing(Protocol):
+    """What decides whether a minibatch is served without the cache."""
+
+    def bypasses(self, at: int) -> bool:
+        """Of the minibatch at this place of its epoch."""
+
+
+class Benefit:
+    """Measures what one job gains, anew in each epoch while there are several: T without / T with the cache.
+
+    The thread that decides asks `bypasses`, training's thread tells when it was handed a minibatch.
+    """
+
+    def __init__(self, jobs: Jobs, job: int) -> None:
+        self._jobs, self._job = jobs, job
+        self._probing = self._timing = False
+        self._began = self._without = 0.0
+        self._totals = np.zeros(2)
+        """Seconds without and with the cache, of all epochs, older ones fading."""
+
+    def bypasses(self, at: int) -> bool:
+        if at == 0:
+            self._probing = self._jobs.several
+        return self._probing and at < PROBE
+
+    def note(self, at: int, bypassed: bool, now: float) -> None:
+        """Training was handed the minibatch at this place of its epoch."""
+        if at == 0:
+            self._timing = bypassed
+        if not self._timing:
+            return
+        if at in (SETTLE, PROBE + SETTLE):
+            self._began = now
+        elif at == PROBE:
+            self._without = now - self._began
+        elif at == 2 * PROBE:
+            self._totals = FADING * self._totals + (self._without, now - self._began)
+            self._jobs.rate(self._job, float(self._totals[0] / max(1e-9, self._totals[1])))
