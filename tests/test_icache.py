@@ -71,6 +71,30 @@ def test_the_same_seed_gives_the_same_run_however_slow_the_store_is():
     assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
 
 
+def test_nobody_outside_the_subset_stands_in():
+    """They may be held back for validation."""
+    with loader(subset=np.arange(0, SAMPLES, 2), epochs=6) as live:
+        served = np.concatenate(train(live))
+        assert live.stats().total.counts.substitutes > 0
+    assert (served % 2 == 0).all()
+
+
+def test_a_stand_in_has_a_weight_of_its_own():
+    """Also where it was another rank's to visit."""
+    with loader(weights=True, rank=0, world_size=2) as live:
+        for epoch in range(6):
+            for _, _, ids, weights in live:
+                assert (weights > 0).all()
+                live.feedback(ids, FIELD.losses(epoch, ids))
+        assert live.stats().total.counts.substitutes > 0
+
+
+def test_what_waits_to_be_packed_is_part_of_ram(tmp_path):
+    with loader(packages=f"{tmp_path / 'packages'}:1MB", ram="60kB", readahead="20kB") as live:
+        assert live.source.tap.budget <= 5_000
+        train(live, 3)
+
+
 def test_packages_change_no_decision(tmp_path):
     with loader() as plain:
         expected = train(plain)
@@ -149,9 +173,12 @@ def test_resumed_midway_it_asks_for_the_rest_of_the_epoch():
 
 
 def test_a_disk_below_the_memory(tmp_path):
-    with loader(disk=f"{tmp_path / 'disk'}:20kB") as live:
-        train(live)
+    with loader(disk=f"{tmp_path / 'disk'}:20kB", cache=0.1) as live:
+        served = train(live)
         assert live.stats().total.counts.substitutes > 0
+        assert live.stats().total.bytes_from["disk"] > 0
+    for ids in served[1:]:  # who stands in was not used before in the epoch, and mostly does not come itself
+        assert len(np.unique(ids)) > 0.95 * len(ids)
 
 
 def test_decoded_samples_with_packages(tmp_path):
@@ -195,6 +222,10 @@ class TestMistakes:
     def test_packages_for_a_recipe_that_has_none(self, tmp_path):
         with pytest.raises(ConfigError, match="packages= is of no use to recipe 'lru'"):
             loader(recipe="lru", packages=f"{tmp_path / 'packages'}:1MB")
+
+    def test_in_catalog_order_others_would_come(self):
+        with pytest.raises(ConfigError, match="shuffle=False"):
+            loader(shuffle=False)
 
     def test_packages_without_a_limit(self, tmp_path):
         with pytest.raises(ConfigError, match="packages="):

@@ -184,6 +184,20 @@ def test_a_job_that_is_closed_leaves():
         train(first, Synthetic(SAMPLES), 1, [])
 
 
+def test_when_one_is_left_its_own_importance_counts():
+    first, second = shared()
+    everybody = np.arange(SAMPLES)
+    with first:
+        with second:
+            for job, scores in enumerate((np.linspace(0, 1, SAMPLES), np.linspace(1, 0, SAMPLES))):
+                first.cache.learn(everybody, scores.astype(np.float32), job)
+                first.cache.jobs.rate(job, 4.0)
+            first.cache.plan(everybody, 0)
+            assert first.cache.levels[0].policy._h.importance.max() > 4
+        assert first.cache.levels[0].policy._h.importance.max() == 1
+        assert first.cache.levels[0].policy._h.importance.argmax() == SAMPLES - 1
+
+
 class TestMistakes:
     def test_a_recipe_that_is_not_for_several(self):
         data = arrays(SAMPLES, WIDTH)

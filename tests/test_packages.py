@@ -56,7 +56,8 @@ def groups(seed: int = 0) -> list[Ids]:
 
 
 def open_store(path: Path, limit: int = PLENTY, **options: Any) -> closing[PackageStore]:
-    return closing(PackageStore(path / "packages", limit, options.pop("fingerprint", "a"), **options))
+    fingerprint = options.pop("fingerprint", None) or rows().catalog.fingerprint
+    return closing(PackageStore(path / "packages", limit, fingerprint, **options))
 
 
 def plain(samples: dict[int, memoryview] | None) -> dict[int, bytes]:
@@ -379,7 +380,7 @@ def test_killed_while_packing(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path; import test_packages as tests\n"
-        f"store = tests.PackageStore(Path({str(tmp_path)!r}) / 'packages', 60_000, 'a')\n"
+        f"store = tests.PackageStore(Path({str(tmp_path)!r}) / 'packages', 60_000, tests.rows().catalog.fingerprint)\n"
         "packer = tests.Packer(tests.PackagedSource(tests.rows(), store), store)\n"
         "for seed in range(100_000):\n"
         "    packer.follow(tests.groups(seed)[:6])\n"
@@ -527,7 +528,10 @@ def test_errors_of_the_source_within_stay_in_their_place(tmp_path: Path) -> None
     expected = folder(tmp_path / "data")
     inner = FolderSource(tmp_path / "data")
     (tmp_path / "data" / "class0" / "005.bin").unlink()
-    with open_store(tmp_path) as store, closing(PackagedSource(inner, store)) as source:
+    with (
+        open_store(tmp_path, fingerprint=inner.catalog.fingerprint) as store,
+        closing(PackagedSource(inner, store)) as source,
+    ):
         ids = np.arange(4)
         store.write(ids, expected[:4])
         data = source.read(as_ids([6, 0, 5, 1, 2]))
@@ -842,10 +846,24 @@ def test_no_process_is_kept_alive(tmp_path: Path) -> None:
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path; import test_packages as tests\n"
         "slow = tests.SlowSource(tests.Gate(tests.rows()), latency=60)\n"
-        f"store = tests.PackageStore(Path({str(tmp_path)!r}) / 'packages', 60_000, 'a')\n"
+        f"store = tests.PackageStore(Path({str(tmp_path)!r}) / 'packages', 60_000, tests.rows().catalog.fingerprint)\n"
         "packer = tests.Packer(tests.PackagedSource(slow, store), store)\n"
         "packer.follow(tests.groups())\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=20, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_store_of_another_dataset_is_refused(tmp_path: Path) -> None:
+    """Ids would name other samples."""
+    with open_store(tmp_path, fingerprint="another") as store, pytest.raises(ConfigError, match="another dataset"):
+        PackagedSource(rows(), store)
+
+
+def test_a_store_has_one_packer_at_a_time(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        source = PackagedSource(rows(), store)
+        with closing(Packer(source, store)), pytest.raises(ConfigError, match="in use by another loader"):
+            Packer(source, store)
+        Packer(source, store).close()

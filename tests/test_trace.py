@@ -28,7 +28,7 @@ def run(path, recipe="lru", capacity=(60, 120), epochs=3, batch=7, seed=4, sizes
     rng = np.random.default_rng(seed)
     with Recorder(path, {"recipe": recipe, "seed": seed, "batch": batch}, sizes) as recorder:
         stack = [
-            recorder.wrap(find(recipe).policy(sizes, room, policy_rng(seed, level)), level)
+            recorder.wrap(find(recipe).policy_at(level)(sizes, room, policy_rng(seed, level)), level)
             for level, room in enumerate(capacity)
         ]
         orders = [rng.permutation(len(sizes)) for _ in range(epochs)]

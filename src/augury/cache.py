@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.errors import AuguryWarning, ConfigError, TierFailed, Unreadable
+from augury.errors import AuguryWarning, Closed, ConfigError, TierFailed, Unreadable
 from augury.ids import NONE, Ids, Mask, Scores, Times
 from augury.jobs import Jobs
 from augury.policies import Policy
@@ -93,6 +93,8 @@ class Cache:
         with self._lock:
             for policy in self._stack:
                 policy.leave(job)
+        if (importance := self.jobs.alone()) is not None:
+            self._teach(np.arange(self.samples), importance)  # the adjusted one has another scale
 
     @property
     def samples(self) -> int:
@@ -168,7 +170,8 @@ class Cache:
             self.wishes += 1
             packages = self._stack[0].packages if self._stack else ()
         for tell in self._packers:
-            tell(packages)
+            with contextlib.suppress(Closed):
+                tell(packages)
 
     def tell_packages(self, packer: Callable[[Sequence[Ids]], None]) -> None:
         """Call it, after every plan, with the groups of ids that should lie together in the store. It must not wait."""

@@ -65,6 +65,11 @@ class Jobs:
         with self._lock:
             self._jobs.pop(job, None)
 
+    def alone(self) -> Scores | None:
+        """The importance of the only job; None where there are none or several."""
+        with self._lock:
+            return next(iter(self._jobs.values())).importance.copy() if len(self._jobs) == 1 else None
+
     def benefits(self) -> dict[int, float | None]:
         """What was measured of each."""
         with self._lock:

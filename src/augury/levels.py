@@ -35,6 +35,10 @@ Disk: TypeAlias = str | tuple[str | os.PathLike[str], Size]
 Levels: TypeAlias = str | os.PathLike[str] | Storage
 """The same for all levels, with their throughputs: a TOML file, or what was read from one."""
 
+LOADS = 4 << 20
+"""Bytes of the read-ahead window, at least, where packages of a megabyte pass through it."""
+TAPPED = 4
+"""One part in so many of the read-ahead window is for bytes that wait to be packed."""
 AHEAD = 8
 """Batches that the read-ahead window holds by default: covers the latency of 32 readers for batches of 16 or more."""
 
@@ -76,11 +80,18 @@ def limits(ram: Size | None, disk: Disk | None, levels: Levels | None) -> Limits
 
 
 def divide_memory(
-    source: Source, batch_size: int, ram: Size | None, readahead: Size | None, holds: bool, fills: bool = False
+    source: Source,
+    batch_size: int,
+    ram: Size | None,
+    readahead: Size | None,
+    holds: bool,
+    fills: bool = False,
+    loads: bool = False,
 ) -> Memory:
     """The memory tier's share and the read-ahead window's; together they are `ram`.
 
-    A recipe that `fills` levels beside training does so within a quarter of the window.
+    A recipe that `fills` levels beside training does so within a quarter of the window. One that `loads` packages
+    should find room for some of them among the batches.
     """
     sizes = source.catalog.sizes
     total = source.catalog.total_bytes
@@ -92,7 +103,7 @@ def divide_memory(
     largest = source.catalog.uniform_size or int(sizes.max())
     if readahead is None:
         window = min(wanted, limit // 4) if holds else min(wanted, limit)
-        window = max(window, min(largest, limit))
+        window = max(window, min(largest, limit), min(LOADS, limit // 4) if loads else 0)
     else:
         window = parse_size(readahead, "readahead", total)
     if window < largest:
@@ -169,6 +180,14 @@ def open_packages(
         store = keep(PackageStore(own, room, source.catalog.fingerprint))
     packaged = PackagedSource(source, store)
     return packaged, keep(Packer(packaged, store))
+
+
+def tapped(memory: Memory, source: Source) -> Memory:
+    """The same with room for bytes that wait to be packed, if there are packages."""
+    if not isinstance(source, PackagedSource):
+        return memory
+    source.tap.budget = min(source.tap.budget, memory.window // TAPPED)
+    return memory._replace(window=memory.window - source.tap.budget)
 
 
 def check_packs(cache: Cache, recipe: Recipe) -> None:

@@ -47,6 +47,7 @@ from augury.levels import (
     limits,
     open_own_cache,
     open_packages,
+    tapped,
 )
 from augury.metrics import Stats
 from augury.owned import Owned
@@ -63,6 +64,9 @@ from augury.trace import Recorder
 from augury.transforms.keep import Keep, apply_keep
 from augury.units import Size
 from augury.workers import Workers
+
+SOON = 16
+"""Before the first batch so many epochs are looked at: none may be empty."""
 
 
 class Loader:
@@ -202,7 +206,13 @@ class Loader:
             self._make_sampler = self.recipe.sampler if shuffle else InOrder
             holds = cache is None and self.recipe.name != "none" and granted.has_memory
             fills = foresight == Foresight.RUN
-            memory = divide_memory(self.source, batch_size, granted.ram, readahead, holds, fills)
+            loads = getattr(self.recipe.policy, "refills", False)
+            if loads and not shuffle:
+                raise ConfigError(
+                    f"shuffle=False: recipe {self.recipe.name!r} hands out other samples than it is asked for"
+                )
+            memory = divide_memory(self.source, batch_size, granted.ram, readahead, holds, fills, loads)
+            memory = tapped(memory, packaged)
             self._window = memory.window
             self._recorder: Recorder | None = None
             if cache is None:
@@ -380,9 +390,11 @@ class Loader:
             return running
         self._stop()
         schedule = self._schedule()
-        if schedule.batches_from(epoch) == 0:
+        soon = range(epoch, min(epoch + SOON, self.epochs or epoch + SOON))
+        empty = next((each for each in soon if schedule.batches_from(each) == 0), None)
+        if empty is not None:
             raise ConfigError(
-                f"an epoch has no batch: {schedule.size(epoch)} samples, batch_size={self.batch_size}, "
+                f"an epoch has no batch: {schedule.size(empty)} samples, batch_size={self.batch_size}, "
                 f"world_size={where.world_size}, drop_last={self.drop_last}"
             )
         learning, planning, seed = self._learning, self._planning, self.seed or 0

@@ -10,6 +10,7 @@ batches one way and wake-ups the other (docs/decisions/0003-pipeline.md has what
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -161,10 +162,11 @@ class Staging:
         self._delivery.put(_Ended(error))
         while self._decided:
             given_up = self._decided.popleft()
-            if isinstance(given_up, Filled):
-                self._finish_filled(given_up)
-            else:
-                self._gatherer.abandon(given_up.pending)
+            with contextlib.suppress(AuguryError):  # the cache was closed by another loader that owns it
+                if isinstance(given_up, Filled):
+                    self._finish_filled(given_up)
+                else:
+                    self._gatherer.abandon(given_up.pending)
 
     def _advance(self) -> bool:
         """Collect the oldest batches if they are there, else decide one more if it fits, else wait. False: all done."""

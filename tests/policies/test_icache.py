@@ -74,6 +74,12 @@ def learn(policy, scores):
 
 
 def plan(policy, order, job=0, times=None):
+    """An epoch of a job that has visited everything before."""
+    if isinstance(policy, ICache) and job not in policy._jobs:
+        importance = policy._h.importance.copy()
+        policy.learn(np.arange(len(importance)), np.ones(len(importance), np.float32))
+        policy.plan(np.arange(len(importance)), job)  # all are H-samples: nothing else changes
+        policy.learn(np.arange(len(importance)), importance)
     policy.plan(as_ids(list(order)), job, None if times is None else np.array(times, np.int32))
 
 
@@ -985,6 +991,7 @@ class SlowICache:
         self.used: dict[int, set[int]] = {}
         self.due: dict[int, set[int]] = {}
         self.accesses: dict[int, tuple[int, int]] = {}
+        self.visited: dict[int, set[int]] = {}
         self.in_h: set[int] = set()
         self.in_l: set[int] = set()
         self.spent: set[int] = set()
@@ -1009,7 +1016,13 @@ class SlowICache:
     def ever_used(self):
         return set().union(*self.used.values())
 
+    @property
+    def low(self):
+        """Nobody's H-samples, of whom some job has ever visited."""
+        return set().union(*self.visited.values()) - self.on_a_list
+
     def plan(self, job, order):
+        self.visited[job] = self.visited.get(job, set()) | set(order)
         values = sorted(self.importance[id] for id in order)
         self.high[job] = {id for id in order if self.importance[id] >= values[3 * len(order) // 10]}
         count = sum(id in self.high[job] for id in order)
@@ -1020,7 +1033,7 @@ class SlowICache:
             self.named, self.passed = [], []
 
     def leave(self, job):
-        for part in (self.high, self.used, self.due, self.accesses):
+        for part in (self.high, self.used, self.due, self.accesses, self.visited):
             part.pop(job, None)
 
     def check_served(self, job, asked, served):
@@ -1030,7 +1043,7 @@ class SlowICache:
             return
         self.due[job] -= set(asked)
         used = self.used[job] | (set(asked) & held)
-        may_stand_in = self.in_l - self.high[job] - used
+        may_stand_in = (self.in_l & self.visited[job]) - self.high[job] - used
         replaced = [at for at, id in enumerate(asked) if id not in held and id not in self.high[job]]
         assert all(asked[at] == served[at] for at in range(len(asked)) if at not in replaced)
         stood_in = [served[at] for at in replaced if served[at] != asked[at]]
@@ -1062,7 +1075,7 @@ class SlowICache:
     def check_wanted(self, wanted, budget, packages):
         room = self.low_part - self.bytes(self.in_l) + self.bytes(self.spent)
         packages = [set(package.tolist()) for package in packages]
-        worth = [package - self.in_h - self.in_l - self.on_a_list - self.ever_used for package in packages]
+        worth = [(package & self.low) - self.in_h - self.in_l - self.ever_used for package in packages]
         if self.package == 0 or room < self.package:
             assert wanted == []
             return
@@ -1113,7 +1126,7 @@ def play(policy, model, rng, length, jobs):
             model.importance.update(scores)
         elif call == "plan":
             order = rng.permutation(samples)[: rng.integers(1, samples + 1)]
-            plan(policy, order, job)
+            policy.plan(order, job)
             model.plan(job, order.tolist())
         elif call == "forget":
             policy.forget(ids)

@@ -34,6 +34,7 @@ class Packer:
     """
 
     def __init__(self, source: PackagedSource, store: PackageStore, threads: int = THREADS) -> None:
+        store.claim()
         # The threads know the work, not the packer: they end when nobody refers to it any more.
         self._work = _Work(source, store)
         self._finalizer = weakref.finalize(self, self._work.end)
@@ -134,6 +135,7 @@ class _Work:
         if os.getpid() != self.pid:  # a forked child has no such threads, and perhaps a lock that nobody will free
             return
         self.ending = True
+        self.store.unclaim()
         if self.changed.acquire(timeout=1.0):
             self.changed.notify_all()
             self.changed.release()

@@ -36,6 +36,7 @@ class PackagedSource(Base):
     _store: PackageStore | None
 
     def __init__(self, source: Source, store: PackageStore, tap: int = TAP) -> None:
+        store.check(source.catalog.fingerprint)
         self._take_after(source)
         self.tap = Tap(len(self.catalog), tap)
         """What the packer has asked for and `read` has brought."""

@@ -77,7 +77,7 @@ class PackageStore:
         self._ready: dict[str, Package] = {}
         self._busy: set[str] = set()
         """Names whose files are being written or removed: one thread at a time."""
-        self._used, self._closed = 0, False
+        self._used, self._closed, self._claimed = 0, False, False
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         self._warned: set[str] = set()
         self._directory = Directory(Path(directory).expanduser())
@@ -86,6 +86,22 @@ class PackageStore:
         except BaseException:
             self._directory.release()
             raise
+
+    def check(self, fingerprint: str) -> None:
+        """ConfigError where it was opened for another dataset: ids would name other samples."""
+        if dataset_of(fingerprint) != self._dataset:
+            raise ConfigError("this package store was opened for another dataset: give each its own directory")
+
+    def claim(self) -> None:
+        """Somebody decides from now on what it holds; ConfigError where somebody does already."""
+        with self._changed:
+            if self._claimed:
+                raise ConfigError("this package store is in use by another loader: give each its own directory")
+            self._claimed = True
+
+    def unclaim(self) -> None:
+        """Nobody does any more."""
+        self._claimed = False
 
     @staticmethod
     def name_of(ids: Ids) -> str:

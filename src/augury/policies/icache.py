@@ -167,7 +167,11 @@ class _Low(Holding):
 class _Job:
     """What one job does in its epoch."""
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, before: _Job | None = None) -> None:
+        self.may: Mask = np.zeros(samples, np.bool_) if before is None else before.may
+        """Whom it has ever planned to visit: nobody else stands in, who may be held back for validation."""
+        self.longest: int = 0 if before is None else before.longest
+        """Visits of its longest epoch so far: that is one that visits everything."""
         self.high: Mask = np.ones(samples, np.bool_)
         """Its H-list; before an epoch is planned, everybody."""
         self.used: Mask = np.zeros(samples, np.bool_)
@@ -181,7 +185,7 @@ class _Job:
 
     def offer(self, ids: Ids) -> None:
         """More residents that may stand in, in random order."""
-        ids = ids[~self.used[ids] & ~self.high[ids]]
+        ids = ids[self.may[ids] & ~self.used[ids] & ~self.high[ids]]
         due = self.due[ids]
         for pool, part in zip(self.pools, (ids[~due], ids[due]), strict=True):
             pool.extend(part[start : start + HANDFUL] for start in range(0, len(part), HANDFUL))
@@ -223,6 +227,8 @@ class ICache:
         self._jobs: dict[int, _Job] = {}
         self._high: Mask = np.ones(len(sizes), np.bool_)
         """Who is on any job's H-list."""
+        self._low: Mask = np.zeros(len(sizes), np.bool_)
+        """Who is on none, and visited by some job."""
         self._divide(START)
 
     @property
@@ -232,7 +238,9 @@ class ICache:
     def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         self._h.plan(order)
         before = self._jobs.get(job)
-        now = self._jobs[job] = _Job(len(self.sizes))
+        now = self._jobs[job] = _Job(len(self.sizes), before)
+        now.may[order] = True
+        now.longest = max(now.longest, len(order))
         now.high = self._list(order)
         now.due[order] = True
         often = np.ones(len(order), np.int64) if times is None else times
@@ -243,7 +251,7 @@ class ICache:
         now.offer(self._rng.permutation(np.flatnonzero(self._l.resident)))
         if not self._high.all() and self._package:
             missed = first_seen(np.concatenate([NONE, *(() if before is None else before.missed)]))
-            self.packing.repack(~self._high, missed, self._rng)
+            self.packing.repack(self._low, missed, self._rng)
             self.packing.line_up(now.due & ~self.resident, self._rng)
         return NONE
 
@@ -283,7 +291,7 @@ class ICache:
             return NONE
         room = min(budget, self._l.room)
         while (package := self.packing.next()) is not None:
-            absent = package[~self.resident[package] & ~self._high[package]]
+            absent = package[~self.resident[package] & self._low[package]]
             for job in self._jobs.values():
                 absent = absent[~job.used[absent]]
             absent = absent[fitting(self.sizes[absent], room)]
@@ -337,6 +345,9 @@ class ICache:
         """Who is on an H-list, and how the cache is divided: by how often jobs access H-samples and L-samples."""
         jobs = list(self._jobs.values())
         self._high = np.logical_or.reduce([job.high for job in jobs]) if jobs else np.ones_like(self.resident)
+        self._low = ~self._high
+        if jobs:
+            self._low &= np.logical_or.reduce([job.may for job in jobs])
         high, low = (sum(counts) for counts in zip((0, 0), *(job.accesses for job in jobs), strict=True))
         self._divide(high / (high + low) if high + low else START)
 
@@ -391,8 +402,9 @@ class FromHigh(ICache):
 
     def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         taken = super().plan(order, job, times, later)
-        everything = bool(self._jobs[job].due.all())
-        self._turn = NONE if everything else self._rng.permutation(np.flatnonzero(self._h.resident))
+        now = self._jobs[job]
+        everything = len(order) == now.longest
+        self._turn = NONE if everything else self._rng.permutation(np.flatnonzero(self._h.resident & now.may))
         return taken
 
     def _stand_ins(self, job: _Job, count: int) -> Ids:

@@ -70,10 +70,12 @@ class IIS:
     def weights(self, epoch: int, known: Knowledge) -> Scores | None:
         if self._is_full(epoch):
             return None
+        everybody = np.arange(self.samples) if len(known.scores) else np.empty(0, np.int64)
         mine, chances = self._chances(epoch, known)
-        weights = np.zeros(self.samples, np.float32)
-        share = self._kept / len(mine)
-        weights[mine] = np.where(chances > 0, share / np.maximum(chances, 1e-30), 0)  # of chance 0: they do not come
+        weights = np.ones(self.samples, np.float32)  # other ranks' samples may stand in for mine: by their own chances
+        for ids, chance in ((everybody, self._percentiles(known, everybody) ** self.beta), (mine, chances)):
+            share = self._kept / max(1, len(mine))
+            weights[ids] = np.where(chance > 0, share / np.maximum(chance, 1e-30), 0)  # of chance 0: they do not come
         return weights
 
     def arrange(self, epoch: int, drawn: Ids, known: Knowledge, cache: View) -> Ids:
@@ -100,11 +102,16 @@ class IIS:
         every = Shuffle(self.samples, self.seed).draw(epoch, known)
         mine = np.resize(every, max(self.samples, self.world_size))[self.rank :: self.world_size]
         mine = mine[: max(1, self.samples // self.world_size)]
-        percentile = np.linspace(1 / len(mine), 1, len(mine))
-        chances = np.empty(len(mine))
-        lowest_first = known.scores[mine].argsort(kind="stable") if len(known.scores) else np.arange(len(mine))
-        chances[lowest_first] = percentile**self.beta
-        return mine, bounded(chances, self._kept, lowest_first[percentile > HARDEST])
+        percentiles = self._percentiles(known, mine)
+        return mine, bounded(percentiles**self.beta, self._kept, np.flatnonzero(percentiles > HARDEST))
+
+    @staticmethod
+    def _percentiles(known: Knowledge, ids: Ids) -> NDArray[np.float64]:
+        """Where each stands among them by importance, from above 0 to 1; of equals, the later the higher."""
+        percentiles = np.empty(len(ids))
+        lowest_first = known.scores[ids].argsort(kind="stable") if len(known.scores) else np.arange(len(ids))
+        percentiles[lowest_first] = np.linspace(1 / max(1, len(ids)), 1, len(ids))
+        return percentiles
 
 
 class CIS(IIS):
