@@ -14,11 +14,13 @@ Importance is sharper than usual (beta 2 keeps a third of the samples), so that 
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ import augury
 from _common import arguments, limit, report, say
 from augury.ids import Ids, Scores
 from augury.jobs import Jobs, relative
+from augury.packages import PackageStore
 from augury.recipes import Recipe, find
 from augury.samplers.selective import IIS
 from augury.sim.fields import Synthetic
@@ -40,8 +43,8 @@ SAMPLES, SIZE, BATCH, CACHE = 12_000, 1_024, 8, 0.4
 COMPUTE = {"light": 0.0005, "heavy": 0.002}
 """Seconds per batch."""
 RATE, LATENCY = 1_000.0, 0.003
-SKIPPED = 2
-"""Epochs before both jobs' importance counts."""
+SKIPPED = 3
+"""Epochs before both jobs' importance counts, and before most packages are written."""
 
 
 def importance_of(jobs: Jobs, chosen: int) -> Scores:
@@ -74,15 +77,20 @@ def work(loader: augury.Loader, compute: float, seed: int, epochs: int, took: li
         hits.append(shares["hit_ratio"] + shares["substitutes"])
 
 
-def run(scheme: str, x: Any, beta: float, epochs: int) -> dict[str, Any]:
+def run(scheme: str, x: Any, beta: float, epochs: int, directory: Path) -> dict[str, Any]:
     """Both jobs at once."""
     store = SlowSource(Samples(x), LATENCY, rate=RATE)
     ahead = 8 * BATCH * SIZE
     common = {"batch_size": BATCH, "readahead": ahead, "output": "numpy", "epochs": epochs}
-    own = {"recipe": "lru"} if scheme == "Default" else {"recipe": recipe(beta)}
-    shared = {} if scheme == "Default" else own
-    first = augury.Loader(store, ram=int(CACHE * x.nbytes) + ahead, seed=0, **own, **common)
-    second = augury.Loader(store, cache=first.cache, seed=1, **shared, **common)
+    room, shared = {"ram": int(CACHE * x.nbytes) + ahead}, {}
+    if scheme == "Default":
+        room["recipe"] = "lru"
+    else:
+        packages = PackageStore(directory / scheme, 2 * x.nbytes, store.catalog.fingerprint, line=store.transfer)
+        shared = {"recipe": recipe(beta)}
+        room |= {"packages": packages, **shared}
+    first = augury.Loader(store, seed=0, **room, **common)
+    second = augury.Loader(first.source, cache=first.cache, seed=1, **shared, **common)
     if scheme.startswith("IND"):
         jobs = first.cache.jobs  # all else stays: benefits are measured, and cost as much, though nobody asks for them
         jobs.adjusted = partial(importance_of, jobs, "AB".index(scheme[-1]))  # type: ignore[method-assign]
@@ -112,13 +120,14 @@ def main() -> None:
         rounds={"type": int, "default": None, "help": "how often each scheme runs (default: 3)"},
         beta={"type": float, "default": 2.0, "help": "of importance sampling (default: 2, a third is kept)"},
     )
-    epochs, rounds = (4, 1) if options.quick else (8, 3)
+    epochs, rounds = (5, 1) if options.quick else (9, 3)
     x = np.random.default_rng(0).integers(0, 256, (SAMPLES, SIZE), dtype=np.uint8)
     runs: dict[str, list[dict[str, Any]]] = {scheme: [] for scheme in SCHEMES}
     for number, scheme in product(range(options.rounds or rounds), SCHEMES):
         if scheme == "Default" and number:
             continue
-        done = run(scheme, x, options.beta, SKIPPED + 1 if scheme == "Default" else epochs)
+        with tempfile.TemporaryDirectory() as directory:
+            done = run(scheme, x, options.beta, SKIPPED + 1 if scheme == "Default" else epochs, Path(directory))
         runs[scheme].append(done)
         say(f"{scheme}: {sum(done['seconds'].values()):.2f} s, {done}")
     ratios = {

@@ -17,7 +17,7 @@ import numpy as np
 
 from _common import arguments, limit, report, say
 from augury.ids import NONE, Ids, Times
-from augury.policies.icache import ByImportance
+from augury.policies.importance import ByImportance
 from augury.step import step
 
 SAMPLES, BATCH, CACHE, MINIBATCHES, ROUNDS = 10_000_000, 256, 0.2, 200, 5

@@ -62,6 +62,12 @@ def check_joins(recipe: Recipe, cache_recipe: Recipe | None, admit: bool) -> Non
         )
 
 
+def check_order(recipe: Recipe, shuffle: bool) -> None:
+    """Who wants catalog order wants every sample in its place."""
+    if recipe.substitutes and not shuffle:
+        raise ConfigError(f"shuffle=False: recipe {recipe.name!r} hands out other samples than it is asked for")
+
+
 def check_state(state: dict[str, Any], samples: int, recipe: Recipe) -> tuple[int, int]:
     """The epoch and the offset of a saved state, if it is of such a run: of this recipe, or one of the same orders."""
     if state.get("version") != 1:

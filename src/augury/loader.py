@@ -20,6 +20,7 @@ from augury import recipes
 from augury.arguments import (
     check_callable,
     check_joins,
+    check_order,
     check_positive,
     check_seed,
     check_state,
@@ -189,6 +190,7 @@ class Loader:
                 check_joins(self.recipe, cache.recipe, admit)
         takes_part = admit and (cache is None or recipe is not None)
         check_epochs(self.recipe, epochs)
+        check_order(self.recipe, shuffle)
         granted = limits(ram, disk, levels)
         foresight = self.recipe.foresight if takes_part else Foresight.NOTHING
         self._given_place = rank, world_size
@@ -206,12 +208,9 @@ class Loader:
             self._make_sampler = self.recipe.sampler if shuffle else InOrder
             holds = cache is None and self.recipe.name != "none" and granted.has_memory
             fills = foresight == Foresight.RUN
-            loads = getattr(self.recipe.policy, "refills", False)
-            if loads and not shuffle:
-                raise ConfigError(
-                    f"shuffle=False: recipe {self.recipe.name!r} hands out other samples than it is asked for"
-                )
-            memory = divide_memory(self.source, batch_size, granted.ram, readahead, holds, fills, loads)
+            memory = divide_memory(
+                self.source, batch_size, granted.ram, readahead, holds, fills, self.recipe.substitutes
+            )
             memory = tapped(memory, packaged)
             self._window = memory.window
             self._recorder: Recorder | None = None

@@ -14,7 +14,8 @@ from augury.errors import ConfigError, UnknownName
 from augury.policies import Foresight, MakePolicy
 from augury.policies.classic import FIFO, LFU, LRU, MIN, MinIO, Nothing, Random
 from augury.policies.foresight import NextUse
-from augury.policies.icache import ByImportance, FromHigh, ICache
+from augury.policies.icache import FromHigh, ICache
+from augury.policies.importance import ByImportance
 from augury.policies.placement import Placement
 from augury.policies.shade import APP, APPByLot, ByScore, ByScoreAndUse
 from augury.samplers import MakeSampler
@@ -57,6 +58,11 @@ class Recipe:
     def policy_at(self, level: int) -> MakePolicy:
         """The policy of a level, the topmost being 0."""
         return self.policy if level == 0 or self.below is None else self.below
+
+    @property
+    def substitutes(self) -> bool:
+        """Whether others may be handed out than were asked for, and are loaded for that."""
+        return bool(getattr(self.policy, "refills", False))
 
     @property
     def learns(self) -> bool:

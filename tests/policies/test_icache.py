@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from augury.cache import Cache, Level
 from augury.ids import NONE, as_ids
-from augury.policies import Policy, front, icache
+from augury.policies import Policy, front, icache, importance
 from augury.policies.classic import LRU, MinIO
-from augury.policies.icache import PACKAGE, ByImportance, FromHigh, ICache
+from augury.policies.icache import PACKAGE, FromHigh, ICache
+from augury.policies.importance import PIECES, UNKNOWN, ByImportance
 from augury.recipes import find
 from augury.sim.fields import Synthetic
 from augury.sim.replay import replay
@@ -32,7 +33,7 @@ ONES = np.ones(IDS, np.int64)
 def make_small(patch):
     """So that few ids make several scans, pieces and handfuls."""
     patch.setattr(front, "_LEAST", 2)
-    patch.setattr(icache, "PIECE", 3)
+    patch.setattr(importance, "PIECE", 3)
     patch.setattr(icache, "HANDFUL", 3)
 
 
@@ -115,7 +116,7 @@ def holding(kind, held, capacity=None, **others):
 
 def settle(policy):
     """Minibatches without samples: the order by what was learned before the plan is complete."""
-    for _ in range(icache.PIECES + 1):
+    for _ in range(PIECES + 1):
         policy.serve(NONE)
 
 
@@ -176,7 +177,7 @@ class SlowHCache:
 
     def __init__(self, samples, capacity):
         self.samples, self.capacity = samples, capacity
-        self.importance = dict.fromkeys(range(samples), icache.UNKNOWN)
+        self.importance = dict.fromkeys(range(samples), UNKNOWN)
         self.order: dict[int, float] = {}
         self.shadow: dict[int, float] | None = None
         self.at = 0
@@ -189,7 +190,7 @@ class SlowHCache:
     def batch(self):
         if self.shadow is None:
             return
-        piece = max(icache.PIECE, -(-self.samples // icache.PIECES))
+        piece = max(importance.PIECE, -(-self.samples // PIECES))
         for id in range(self.at, min(self.samples, self.at + piece)):
             if id in self.order:
                 self.shadow[id] = self.importance[id]
@@ -266,11 +267,11 @@ class TestShadow:
     @pytest.fixture(autouse=True)
     def _pieces_of_ten(self, small, monkeypatch):
         """Forty ids are four minibatches."""
-        monkeypatch.setattr(icache, "PIECE", 10)
+        monkeypatch.setattr(importance, "PIECE", 10)
 
     @pytest.mark.parametrize("piece", [1, 3])
     def test_equals_a_slow_model_request_by_request(self, piece, monkeypatch):
-        monkeypatch.setattr(icache, "PIECE", piece)
+        monkeypatch.setattr(importance, "PIECE", piece)
 
         @settings(deadline=None, max_examples=60)
         @given(runs())
@@ -284,7 +285,7 @@ class TestShadow:
     def test_a_long_run_equals_the_slow_model(self, least, monkeypatch):
         """So many residents that the front holds a part of them only. No two are equally important."""
         monkeypatch.setattr(front, "_LEAST", least)
-        monkeypatch.setattr(icache, "PIECE", 60)
+        monkeypatch.setattr(importance, "PIECE", 60)
         rng = np.random.default_rng(0)
         samples, capacity, length = 1200, 500, 2500
         kinds = rng.choice(["request", "learn", "plan"], length, p=[0.6, 0.39, 0.01])
@@ -299,16 +300,16 @@ class TestShadow:
         monkeypatch.undo()
         rng = np.random.default_rng(0)
         samples, capacity = 30_000, 25_000
-        policy, importance = ByImportance(np.ones(samples, np.int64), capacity), np.arange(samples, dtype=np.float32)
-        importance[::2] = rng.permutation(samples)[: samples // 2]
-        policy.learn(np.arange(samples), importance)
+        policy, values = ByImportance(np.ones(samples, np.int64), capacity), np.arange(samples, dtype=np.float32)
+        values[::2] = rng.permutation(samples)[: samples // 2]
+        policy.learn(np.arange(samples), values)
         policy.adopt(rng.permutation(samples)[:capacity])
         plan(policy, [])
         settle(policy)
         for batch in np.array_split(rng.permutation(np.flatnonzero(~policy.resident)), 40):
             pool = np.union1d(np.flatnonzero(policy.resident), batch)
             request(policy, *batch.tolist())
-            assert np.array_equal(np.sort(importance[policy.resident]), np.sort(importance[pool])[-capacity:])
+            assert np.array_equal(np.sort(values[policy.resident]), np.sort(values[pool])[-capacity:])
 
     def test_what_is_learned_changes_nothing_before_the_next_plan(self):
         policy = holding(ByImportance, {0: 1.0, 1: 2.0}, others={5: 3.0})
@@ -986,7 +987,7 @@ class SlowICache:
     def __init__(self, sizes, capacity):
         self.sizes, self.capacity = sizes, capacity
         self.package = min(icache.PACKAGE, capacity // 10)
-        self.importance = dict.fromkeys(range(len(sizes)), icache.UNKNOWN)
+        self.importance = dict.fromkeys(range(len(sizes)), UNKNOWN)
         self.high: dict[int, set[int]] = {}
         self.used: dict[int, set[int]] = {}
         self.due: dict[int, set[int]] = {}
