@@ -89,6 +89,24 @@ def test_a_stand_in_has_a_weight_of_its_own():
         assert live.stats().total.counts.substitutes > 0
 
 
+def test_a_state_of_another_subset_is_refused():
+    with loader(subset=np.arange(0, 300)) as one, loader(subset=np.arange(200, 500)) as other:
+        train_some = iter(one)
+        next(train_some)
+        with pytest.raises(ConfigError, match="another subset="):
+            other.load_state_dict(one.state_dict())
+        one.load_state_dict(one.state_dict())
+
+
+def test_stand_ins_are_shown():
+    with loader() as live:
+        train(live, 3)
+        assert "stand-ins" in str(live.stats())
+    with loader(recipe="lru") as live:
+        train(live, 1)
+        assert "stand-ins" not in str(live.stats())
+
+
 def test_what_waits_to_be_packed_is_part_of_ram(tmp_path):
     with loader(packages=f"{tmp_path / 'packages'}:1MB", ram="60kB", readahead="20kB") as live:
         assert live.source.tap.budget <= 5_000

@@ -14,7 +14,7 @@ from augury.jobs import ELIGIBLE, PROBE, SETTLE, Benefit, Jobs, relative
 from augury.sim.fields import Synthetic
 from helpers import arrays
 
-SAMPLES, BATCH, WIDTH = 600, 8, 24
+SAMPLES, BATCH, WIDTH = 600, 5, 24
 
 
 def told(*importances):
@@ -70,7 +70,7 @@ class TestBenefit:
         """An epoch whose minibatches take so long without and with the cache."""
         now, bypassed = 0.0, []
         for at in range(batches):
-            bypassed.append(benefit.bypasses(at))
+            bypassed.append(benefit.bypasses(0, at))
             benefit.note(at, bypassed[-1], now)
             now += without if at < PROBE else with_
         return bypassed
@@ -86,7 +86,7 @@ class TestBenefit:
         jobs = told([1.0], [1.0])
         benefit, now = Benefit(jobs, 1), 0.0
         for at in range(2 * PROBE + 1):
-            benefit.note(at, benefit.bypasses(at), now)
+            benefit.note(at, benefit.bypasses(0, at), now)
             early = at < SETTLE or PROBE <= at < PROBE + SETTLE
             now += 0 if early else 4.0 if at < PROBE else 1.0
         assert jobs.benefits()[1] == 4.0
@@ -103,7 +103,13 @@ class TestBenefit:
         assert not any(self.epoch(Benefit(jobs, 0), 1.0, 1.0))
         assert jobs.benefits() == {0: None}
 
-    def test_an_epoch_that_is_too_short_says_nothing(self):
+    def test_short_epochs_are_not_slowed(self):
+        jobs = told([1.0], [1.0])
+        benefit = Benefit(jobs, 0)
+        benefit.batches = lambda epoch: 50
+        assert not any(self.epoch(benefit, 3.0, 1.0))
+
+    def test_an_epoch_that_is_left_early_says_nothing(self):
         jobs = told([1.0], [1.0])
         self.epoch(Benefit(jobs, 0), 3.0, 1.0, batches=2 * PROBE)
         assert jobs.benefits()[0] is None

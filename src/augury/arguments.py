@@ -65,7 +65,10 @@ def check_joins(recipe: Recipe, cache_recipe: Recipe | None, admit: bool) -> Non
 def check_order(recipe: Recipe, shuffle: bool) -> None:
     """Who wants catalog order wants every sample in its place."""
     if recipe.substitutes and not shuffle:
-        raise ConfigError(f"shuffle=False: recipe {recipe.name!r} hands out other samples than it is asked for")
+        raise ConfigError(
+            f"shuffle=False: recipe {recipe.name!r} hands out other samples than it is asked for: leave "
+            "it out; to validate on its cache, give another loader cache=, admit=False and no recipe="
+        )
 
 
 def check_state(state: dict[str, Any], samples: int, recipe: Recipe) -> tuple[int, int]:

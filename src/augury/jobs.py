@@ -8,6 +8,7 @@ measured, and its importance stays as it is.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +24,8 @@ SETTLE = 8
 """Of each twenty the first are not timed: what was read ahead before them still carries training."""
 FADING = 0.5
 """The weight of earlier epochs' times: other jobs come and go in between, and one epoch's are noisy."""
+SHORT = 4 * PROBE
+"""Epochs of fewer minibatches are not measured: too much of them would be read without the cache."""
 ELIGIBLE = 1.5
 """Who is not faster by more than this factor gains too little: its importance does not count."""
 
@@ -96,8 +99,8 @@ def relative(importance: Scores) -> NDArray[np.float64]:
 class Probing(Protocol):
     """What decides whether a minibatch is served without the cache."""
 
-    def bypasses(self, at: int) -> bool:
-        """Of the minibatch at this place of its epoch."""
+    def bypasses(self, epoch: int, at: int) -> bool:
+        """Of the minibatch at this place of an epoch."""
 
 
 class Benefit:
@@ -108,14 +111,16 @@ class Benefit:
 
     def __init__(self, jobs: Jobs, job: int) -> None:
         self._jobs, self._job = jobs, job
+        self.batches: Callable[[int], int] = _many
+        """Of an epoch."""
         self._probing = self._timing = False
         self._began = self._without = 0.0
         self._totals = np.zeros(2)
         """Seconds without and with the cache, of all epochs, older ones fading."""
 
-    def bypasses(self, at: int) -> bool:
+    def bypasses(self, epoch: int, at: int) -> bool:
         if at == 0:
-            self._probing = self._jobs.several
+            self._probing = self._jobs.several and self.batches(epoch) >= SHORT
         return self._probing and at < PROBE
 
     def note(self, at: int, bypassed: bool, now: float) -> None:
@@ -131,3 +136,7 @@ class Benefit:
         elif at == 2 * PROBE:
             self._totals = FADING * self._totals + (self._without, now - self._began)
             self._jobs.rate(self._job, float(self._totals[0] / max(1e-9, self._totals[1])))
+
+
+def _many(epoch: int) -> int:
+    return SHORT

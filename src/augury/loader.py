@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal, cast
@@ -332,6 +333,7 @@ class Loader:
             "offset": offset,
             "samples": self._samples,
             "recipe": self.recipe.name,
+            "subset": None if self.subset is None else zlib.crc32(self.subset.tobytes()),
         }
         return state | self._learning.state_dict(epoch, offset, place(*self._given_place))
 
@@ -339,6 +341,8 @@ class Loader:
         """Go on where `state_dict` was taken. Costs nothing: no batch is read to be skipped."""
         self._check_usable()
         epoch, offset = check_state(state, self._samples, self.recipe)
+        if self.subset is not None and state.get("subset") not in (None, zlib.crc32(self.subset.tobytes())):
+            raise ConfigError("this state was saved with another subset= of as many samples")
         self._stop()
         self._learning.load_state_dict(state)
         self._planning.restart()
@@ -405,6 +409,8 @@ class Loader:
         staging = Staging(
             walk, *parts, self._window, seed, learning.feedback, planning.filler, self._job, self._benefit
         )
+        if self._benefit is not None:
+            self._benefit.batches = schedule.batches_from
         self._running = _Running(staging, schedule, (epoch, offset))
         self._owned.staging = staging
         staging.start()

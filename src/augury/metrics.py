@@ -147,14 +147,16 @@ class Stats:
 
     def __str__(self) -> str:
         """A line per epoch and one for all. `distinct`: the share of requests that name a sample for the first time."""
-        lines = ["epoch  batches  hit ratio  distinct  stall s  seconds  bad  bytes from"]
+        replaced = any(one.counts.substitutes for one in self.epochs)
+        lines = [f"epoch  batches  hit ratio  {'stand-ins  ' * replaced}distinct  stall s  seconds  bad  bytes from"]
         for one in (*self.epochs, self.total):
             holders = {**one.bytes_from, "prefetched": one.prefetched_bytes}
             held = ", ".join(f"{holder} {format_size(n)}" for holder, n in sorted(holders.items()) if n)
             name = "all" if one.epoch < 0 else str(one.epoch)
-            ratio = one.counts.shares()["hit_ratio"]
+            share = one.counts.shares()
+            stand_ins = f"{share['substitutes']:9.3f}  " * replaced
             times = f"{one.stall_seconds:7.2f}  {one.seconds:7.2f}"
-            shares = f"{ratio:9.3f}  {one.distinct / max(1, one.counts.requests):8.3f}"
+            shares = f"{share['hit_ratio']:9.3f}  {stand_ins}{one.distinct / max(1, one.counts.requests):8.3f}"
             lines.append(f"{name:>5}  {one.batches:7d}  {shares}  {times}  {one.bad_samples:3d}  {held}")
         told = self.feedback
         if told.reports or told.dropped:

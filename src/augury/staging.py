@@ -250,7 +250,7 @@ class Staging:
         self._entered += 1
         if work.asked:
             self._decisions += 1
-            work.bypasses = self._probing is not None and self._probing.bypasses(work.at)
+            work.bypasses = self._probing is not None and self._probing.bypasses(work.epoch, work.at)
             pending = self._gatherer.begin(work.ids, self.ring, self._job, work.bypasses)
         else:
             pending = self._gatherer.begin_unasked(work.ids, self.ring)

@@ -79,7 +79,7 @@ def replay(
 ) -> None:
     """What would a cache hit? Run recipes over their epochs, with the very objects of a live run.
 
-    Recipes that learn from losses (shade, ...) need some: --losses.
+    Recipes that learn from losses (augury, shade, icache, ...) need some: --losses.
 
     Examples:
 
@@ -154,7 +154,8 @@ def _table(results: list[Result]) -> Table:
     shown = {name: values for name, values in columns.items() if name not in usual or set(values) != {usual[name]}}
     caption = (
         "hits: hit ratio over all epochs; all others of the epochs after the second (iCache's: after its warm-up): hit "
-        "ratio, its multiple of the cached fraction, samples read per request, different samples per epoch"
+        "ratio, its multiple of the cached fraction, samples read per request (of which icache makes fewer), different "
+        "samples per epoch"
     )
     if "ever" in shown:
         caption += "; ever: different samples in the whole run"

@@ -127,8 +127,8 @@ def replay(
 
 def _warm_up(recipe: Recipe, samples: int, epochs: int) -> int:
     """How many epochs to pass over before a cache is judged: two, or until the sampler begins to leave samples out."""
-    part = recipe.sampler(samples, 0).part
-    return next((epoch for epoch in range(min(2, epochs - 1), epochs) if part(epoch) < 1), min(2, epochs - 1))
+    warm_up: int = getattr(recipe.sampler(samples, 0), "warm_up", 2)
+    return min(max(2, warm_up), epochs - 1)
 
 
 def capacity_of(cache: float, sizes: NDArray[np.int64]) -> int:
