@@ -40,6 +40,15 @@ class TestAdjusted:
         jobs.rate(1, ELIGIBLE)
         np.testing.assert_allclose(jobs.adjusted(), [2 / 3, 4 / 3, 2], rtol=1e-6)
 
+    def test_who_has_counted_is_not_dropped_in_doubt(self):
+        """Each change of mind exchanges the cache."""
+        jobs = told([0.1, 0.2, 0.3], [0.9, 0.5, 0.1])
+        jobs.rate(0, 2.0)
+        for benefit, counts in ((1.4, False), (1.6, True), (1.4, True), (1.1, False), (1.4, False)):
+            jobs.rate(1, benefit)
+            expected = np.array([2 / 3, 4 / 3, 2]) + counts * benefit * np.array([1, 2 / 3, 1 / 3])
+            np.testing.assert_allclose(jobs.adjusted(), expected, rtol=1e-6)
+
     def test_where_nobody_gains_all_count_alike(self):
         jobs = told([0.1, 0.2, 0.3], [0.9, 0.5, 0.1])
         jobs.rate(0, 1.2)

@@ -22,12 +22,14 @@ PROBE = 20
 """So many minibatches of an epoch are served without the cache, and as many then with it."""
 SETTLE = 8
 """Of each twenty the first are not timed: what was read ahead before them still carries training."""
-FADING = 0.5
+FADING = 0.8
 """The weight of earlier epochs' times: other jobs come and go in between, and one epoch's are noisy."""
 SHORT = 4 * PROBE
 """Epochs of fewer minibatches are not measured: too much of them would be read without the cache."""
 ELIGIBLE = 1.5
 """Who is not faster by more than this factor gains too little: its importance does not count."""
+DOUBT = 1.2
+"""... but who counted before counts until it is below this: each change of mind exchanges the cache."""
 
 
 @dataclass
@@ -35,6 +37,8 @@ class _Job:
     importance: Scores
     benefit: float | None = None
     """Time without the cache by time with it; None: not measured yet."""
+    counts: bool = True
+    """Whether it gains enough."""
 
 
 class Jobs:
@@ -60,8 +64,9 @@ class Jobs:
     def rate(self, job: int, benefit: float) -> None:
         """How much faster a job is with the cache than without."""
         with self._lock:
-            if job in self._jobs:
-                self._jobs[job].benefit = benefit
+            if (rated := self._jobs.get(job)) is not None:
+                before, rated.benefit = rated.benefit, benefit
+                rated.counts = benefit > (DOUBT if rated.counts and before is not None else ELIGIBLE)
 
     def leave(self, job: int) -> None:
         """It has ended."""
@@ -82,8 +87,8 @@ class Jobs:
         """The adjusted importance (AIV) of every id: the relative importance that eligible jobs give it, each as much
         as it gains from the cache. Where nobody is eligible, all count alike."""
         with self._lock:
-            jobs = [(job.importance.copy(), job.benefit) for job in self._jobs.values()]
-        weights = [1.0 if benefit is None else benefit if benefit > ELIGIBLE else 0.0 for _, benefit in jobs]
+            jobs = [(job.importance.copy(), job.counts * (job.benefit or 1.0)) for job in self._jobs.values()]
+        weights = [weight for _, weight in jobs]
         total = np.zeros(self._samples)
         for (importance, _), weight in zip(jobs, weights if any(weights) else [1.0] * len(jobs), strict=True):
             if weight:
