@@ -240,6 +240,7 @@ class TestMistakes:
     def test_packages_for_a_recipe_that_has_none(self, tmp_path):
         with pytest.raises(ConfigError, match="packages= is of no use to recipe 'lru'"):
             loader(recipe="lru", packages=f"{tmp_path / 'packages'}:1MB")
+        assert not (tmp_path / "packages").exists()
 
     def test_in_catalog_order_others_would_come(self):
         with pytest.raises(ConfigError, match="shuffle=False"):

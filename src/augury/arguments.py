@@ -71,6 +71,12 @@ def check_order(recipe: Recipe, shuffle: bool) -> None:
         )
 
 
+def check_packs(recipe: Recipe, packages: object) -> None:
+    """Packages are of use to policies that want samples by the package."""
+    if packages is not None and not recipe.substitutes:
+        raise ConfigError(f"packages= is of no use to recipe {recipe.name!r}: leave it out, or take recipe 'icache'")
+
+
 def check_state(state: dict[str, Any], samples: int, recipe: Recipe) -> tuple[int, int]:
     """The epoch and the offset of a saved state, if it is of such a run: of this recipe, or one of the same orders."""
     if state.get("version") != 1:

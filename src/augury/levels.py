@@ -190,12 +190,6 @@ def tapped(memory: Memory, source: Source) -> Memory:
     return memory._replace(window=memory.window - source.tap.budget)
 
 
-def check_packs(cache: Cache, recipe: Recipe) -> None:
-    """Packages are of use to policies that want samples by the package."""
-    if not cache.refills:
-        raise ConfigError(f"packages= is of no use to recipe {recipe.name!r}: leave it out, or take recipe 'icache'")
-
-
 def check_shared(cache: Cache, source: Source) -> Cache:
     """Another loader's cache, if it is for as many samples."""
     samples = len(source.catalog)

@@ -22,6 +22,7 @@ from augury.arguments import (
     check_callable,
     check_joins,
     check_order,
+    check_packs,
     check_positive,
     check_seed,
     check_state,
@@ -43,7 +44,6 @@ from augury.learning import Learning
 from augury.levels import (
     Disk,
     Levels,
-    check_packs,
     check_shared,
     divide_memory,
     limits,
@@ -192,6 +192,7 @@ class Loader:
         takes_part = admit and (cache is None or recipe is not None)
         check_epochs(self.recipe, epochs)
         check_order(self.recipe, shuffle)
+        check_packs(self.recipe, packages)
         granted = limits(ram, disk, levels)
         foresight = self.recipe.foresight if takes_part else Foresight.NOTHING
         self._given_place = rank, world_size
@@ -225,7 +226,6 @@ class Loader:
                 self.cache = check_shared(cache, self.source)
             self._job = self.cache.join()
             if self.packer is not None:
-                check_packs(self.cache, self.recipe)
                 self.cache.tell_packages(self.packer.follow)
             fetcher = self._owned.keep(Fetcher(self.source, readers, retries))
             buffers = pinned_buffers() if pin_memory else BufferPool()

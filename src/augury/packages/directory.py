@@ -16,8 +16,8 @@ import os
 import re
 from pathlib import Path
 
-from augury.errors import ConfigError, InUse
-from augury.tiers.directory import Descriptor
+from augury.errors import ConfigError
+from augury.tiers.directory import Descriptor, locked
 
 MARKER = "AUGURY-PACKAGES"
 _MARKER_TEXT = "This directory holds packages of Augury. It can be deleted at any time while no training runs.\n"
@@ -42,7 +42,7 @@ class Directory:
         self.path = path
         try:
             _mark_as_ours(path)
-            self._lock: Descriptor | None = _locked(path)
+            self._lock: Descriptor | None = locked(path, f"the packages in {path} are", "give each its own directory")
         except OSError as error:
             raise ConfigError(
                 f"packages cannot be kept in {path}: {error}. Name a directory that this user may write to."
@@ -101,17 +101,3 @@ def _mark_as_ours(path: Path) -> None:
     # Another process may be doing the same at this moment: whoever comes second finds the marker there.
     with contextlib.suppress(FileExistsError), open(path / MARKER, "x") as marker:
         marker.write(_MARKER_TEXT)
-
-
-def _locked(path: Path) -> Descriptor:
-    lock = Descriptor(path / "lock")
-    try:
-        fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = os.pread(lock.fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        raise InUse(
-            f"the packages in {path} are in use by process {pid}: end that process, or give each its own directory"
-        ) from None
-    os.ftruncate(lock.fd, 0)
-    os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
-    return lock

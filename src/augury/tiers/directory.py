@@ -27,6 +27,10 @@ from augury.errors import ConfigError, InUse, TierFailed
 FORMAT = 1
 MARKER = "AUGURY-CACHE"
 _MARKER_TEXT = "This directory is a cache of Augury. It can be deleted at any time while no training runs.\n"
+_EACH_ITS_OWN = (
+    "give each job its own directory (ranks of one job share one if LOCAL_RANK and LOCAL_WORLD_SIZE are set, as "
+    "torchrun does)"
+)
 _OUR_FILES = re.compile(r"lock|tier\.json|tier\.json\.new|index|probe|data\.\d+")
 _SHARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _USERS_TO_MEND = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EFBIG}
@@ -53,7 +57,7 @@ class Share:
         with mending(directory):
             _mark_as_ours(directory)
             _make_private(self.path)
-            self._lock: Descriptor | None = _locked(self.path)
+            self._lock: Descriptor | None = locked(self.path, f"the disk cache {self.path} is", _EACH_ITS_OWN)
 
     def prepare(self, fingerprint: str, layout: str) -> bool:
         """Whether the files are those of this dataset and layout; if not, they are deleted."""
@@ -144,16 +148,14 @@ def _foreign(directory: Path, names: list[str]) -> str:
     return f"{directory} has files that are not Augury's ({some}), and it deletes no one else's: "
 
 
-def _locked(path: Path) -> Descriptor:
+def locked(path: Path, what: str, advice: str) -> Descriptor:
+    """The lock of a directory, taken; InUse, with the pid that has it, where another process does. Closing frees it."""
     lock = Descriptor(path / "lock")
     try:
         fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         pid = os.pread(lock.fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        raise InUse(
-            f"the disk cache {path} is in use by process {pid}: end that process, or give each job its own directory "
-            "(ranks of one job share one if LOCAL_RANK and LOCAL_WORLD_SIZE are set, as torchrun does)"
-        ) from None
+        raise InUse(f"{what} in use by process {pid}: end that process, or {advice}") from None
     os.ftruncate(lock.fd, 0)
     os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
     return lock
