@@ -1,4 +1,4 @@
-"""`augury replay` as whole programs: numbers, traces, pictures, and one clear line for what cannot work."""
+"""`augury replay` as users call it: numbers, traces, pictures, and one clear line for what cannot work."""
 
 from __future__ import annotations
 
@@ -27,8 +27,26 @@ def augury(*arguments, code=0):
     return done
 
 
-def replayed(*arguments):
-    return json.loads(augury("replay", "--json", *arguments).stdout)
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """The same in this process: for what is said, not for how a program starts and ends."""
+
+    def run(*arguments, code=0):
+        monkeypatch.setattr(sys, "argv", ["augury", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert ended.value.code == code, said.err
+        assert "Traceback" not in said.err
+        return said
+
+    return run
+
+
+@pytest.fixture
+def replayed(here):
+    return lambda *arguments: json.loads(here("replay", "--json", *arguments).out)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +66,7 @@ def log(tmp_path_factory):
 
 def test_the_numbers_of_every_recipe():
     given = "--samples 50000 --epochs 8 --cache 0.2 --batch 128 --recipe lru,lfu,fifo,random,minio,min --seed 0"
-    results = {result["recipe"]: result for result in replayed(*given.split())}
+    results = {result["recipe"]: result for result in json.loads(augury("replay", "--json", *given.split()).stdout)}
     assert list(results) == ["lru", "lfu", "fifo", "random", "minio", "min"]
     for result in results.values():
         assert result["cache"] == 0.2
@@ -63,13 +81,13 @@ def test_the_numbers_of_every_recipe():
     assert results["min"]["hit_ratio"] == max(result["hit_ratio"] for result in results.values())
 
 
-def test_placement_hits_what_it_holds_and_reads_nothing_unasked():
+def test_placement_hits_what_it_holds_and_reads_nothing_unasked(replayed):
     (result,) = replayed("--samples", 1000, "--epochs", 4, "--cache", 0.25, "--recipe", "hdmlp")
     assert result["per_epoch"] == [0, 0.25, 0.25, 0.25]
     assert result["reads_per_epoch"] == [1, 0.75, 0.75, 0.75]
 
 
-def test_comma_lists_give_one_object_per_recipe_and_size():
+def test_comma_lists_give_one_object_per_recipe_and_size(replayed):
     results = replayed("--samples", 200, "--epochs", 2, "--cache", "0.1, 0.5", "--recipe", "lru,minio")
     pairs = [(result["recipe"], result["cache"]) for result in results]
     assert pairs == [("lru", 0.1), ("lru", 0.5), ("minio", 0.1), ("minio", 0.5)]
@@ -88,7 +106,7 @@ def test_a_picture(tmp_path, caches):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_recorded_run_under_other_recipes(log):
+def test_a_recorded_run_under_other_recipes(log, replayed):
     (own,) = replayed("--trace", log)
     assert own["recipe"] == "lru"
     assert own["cache"] == pytest.approx(0.5, abs=0.01)
@@ -98,18 +116,18 @@ def test_a_recorded_run_under_other_recipes(log):
     assert others[1]["hit_ratio"] > own["hit_ratio"]
 
 
-def test_a_log_is_verified(log, tmp_path):
-    assert "every decision is the same" in augury("replay", "--trace", log, "--verify").stdout
-    assert json.loads(augury("replay", "--trace", log, "--verify", "--json").stdout)["same"] is True
+def test_a_log_is_verified(log, tmp_path, here):
+    assert "every decision is the same" in here("replay", "--trace", log, "--verify").out
+    assert json.loads(here("replay", "--trace", log, "--verify", "--json").out)["same"] is True
     forged = tmp_path / "forged.trace"
     sizes = np.ones(50, np.int64)
     with Recorder(forged, {"recipe": "lru", "seed": 0, "batch": 1}, sizes) as recorder:
         policy = recorder.wrap(find("lfu").policy(sizes, 5, policy_rng(0, 0)))
         for id in [0, 0, 1, 2, 3, 4, 5, 6, 7]:
             step([policy], np.array([id]))
-    done = augury("replay", "--trace", forged, "--verify", code=1)
-    assert "error: call" in done.stderr
-    assert "admit" in done.stderr
+    done = here("replay", "--trace", forged, "--verify", code=1)
+    assert "error: call" in done.err
+    assert "admit" in done.err
 
 
 @pytest.mark.parametrize(
@@ -155,17 +173,17 @@ def test_as_a_whole_program_too():
     assert done.stderr.count("\n") == 1
 
 
-def test_other_files_are_no_traces(tmp_path):
+def test_other_files_are_no_traces(tmp_path, here):
     (tmp_path / "x").write_text("hello")
-    assert "is not a call log" in augury("replay", "--trace", tmp_path / "x", code=2).stderr
+    assert "is not a call log" in here("replay", "--trace", tmp_path / "x", code=2).err
 
 
-def test_help_and_version():
-    everything = augury("--help").stdout
+def test_help_and_version(here):
+    everything = here("--help").out
     assert all(name in everything for name in ("demo", "index", "replay"))
-    assert "augury replay --cache" in augury("replay", "--help").stdout
-    assert augury("--version").stdout.startswith("augury ")
-    assert "Did you mean 'replay'" in augury("repaly", code=2).stderr
+    assert "augury replay --cache" in here("replay", "--help").out
+    assert here("--version").out.startswith("augury ")
+    assert "Did you mean 'replay'" in here("repaly", code=2).err
 
 
 def test_ctrl_c_ends_with_130():
