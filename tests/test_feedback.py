@@ -22,7 +22,7 @@ from helpers import arrays, settled
 
 @pytest.fixture
 def feedback():
-    made = Feedback(RawLoss(), Knowledge.none(20), lambda ids, scores: None, lag=1)
+    made = Feedback(RawLoss(), Knowledge.none(20), lambda ids, scores, kin: None, lag=1)
     yield made
     made.close()
 
@@ -61,7 +61,7 @@ def test_logits_and_labels_are_the_cross_entropy():
     logits, labels = rng.normal(0, 50, (64, 10)).astype(np.float32), rng.integers(0, 10, 64)
     expected = F.cross_entropy(torch.tensor(logits), torch.tensor(labels), reduction="none").numpy()
     assert np.allclose(cross_entropy(logits, labels), expected, rtol=1e-4, atol=1e-4)
-    told = Feedback(RawLoss(), Knowledge.none(64), lambda ids, scores: None, lag=1)
+    told = Feedback(RawLoss(), Knowledge.none(64), lambda ids, scores, kin: None, lag=1)
     told.report(np.arange(64), logits=torch.tensor(logits), labels=torch.tensor(labels))
     assert np.allclose(scores_after(told), expected, rtol=1e-4, atol=1e-4)
     told.close()
@@ -128,7 +128,7 @@ def test_a_scorer_that_fails_is_told_of_and_training_goes_on():
                 raise ZeroDivisionError("thirteen")
             return super().score(ids, losses)
 
-    feedback = Feedback(Broken(), Knowledge.none(20), lambda ids, scores: None, lag=1)
+    feedback = Feedback(Broken(), Knowledge.none(20), lambda ids, scores, kin: None, lag=1)
     feedback.report([13], [1.0])
     feedback.wait()
     with pytest.raises(BadFeedback, match="ZeroDivisionError: thirteen"):
@@ -159,7 +159,7 @@ def test_accuracy_is_a_number(feedback, accuracy):
 
 def test_a_round_takes_effect_before_its_decision_and_not_earlier():
     learned = []
-    feedback = Feedback(RawLoss(), Knowledge.none(50), lambda ids, scores: learned.append(ids.tolist()), lag=3)
+    feedback = Feedback(RawLoss(), Knowledge.none(50), lambda ids, scores, kin: learned.append(ids.tolist()), lag=3)
     for batch in range(10):
         # Decisions may run ahead as far as requests allow, and no further.
         feedback.request()
@@ -174,12 +174,12 @@ def test_a_round_takes_effect_before_its_decision_and_not_earlier():
 
 
 def test_feedback_does_not_wait_for_the_scorer():
-    class Slow:
+    class Slow(RawLoss):
         def score(self, ids, losses):
             time.sleep(0.2)
             return losses
 
-    feedback = Feedback(Slow(), Knowledge.none(5), lambda ids, scores: None, lag=2)
+    feedback = Feedback(Slow(), Knowledge.none(5), lambda ids, scores, kin: None, lag=2)
     began = time.perf_counter()
     for _ in range(5):
         feedback.report([0], [1.0])
@@ -221,7 +221,7 @@ def test_a_loader_says_what_is_wrong_and_goes_on():
 def test_ranks_of_a_minibatch_reach_the_cache():
     learned = {}
     feedback = Feedback(
-        LossRank(), Knowledge.none(10), lambda ids, scores: learned.update(zip(ids, scores, strict=True)), 1
+        LossRank(), Knowledge.none(10), lambda ids, scores, kin: learned.update(zip(ids, scores, strict=True)), 1
     )
     feedback.report([4, 5, 6], [0.3, 0.5, 0.4])
     feedback.restart()

@@ -174,7 +174,7 @@ def test_both_jobs_decide_what_is_held():
         for job in range(2):
             scores = np.full(SAMPLES, 0.2, np.float32)
             scores[hard[job]] = 0.9
-            cache.learn(np.arange(SAMPLES), scores, job)
+            cache.learn(np.arange(SAMPLES), scores, job=job)
         rng = np.random.default_rng(0)
         for job in (0, 1, 0, 1):
             order = rng.permutation(SAMPLES)
@@ -205,7 +205,7 @@ def test_when_one_is_left_its_own_importance_counts():
     with first:
         with second:
             for job, scores in enumerate((np.linspace(0, 1, SAMPLES), np.linspace(1, 0, SAMPLES))):
-                first.cache.learn(everybody, scores.astype(np.float32), job)
+                first.cache.learn(everybody, scores.astype(np.float32), job=job)
                 first.cache.jobs.rate(job, 4.0)
             first.cache.plan(everybody, 0)
             assert first.cache.levels[0].policy._h.importance.max() > 4

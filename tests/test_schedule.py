@@ -54,6 +54,9 @@ class Cache:
     def wanted(self):
         return as_ids(self.wants.pop(0)) if self.wants else NONE
 
+    def progress(self, done, accuracies):
+        self.done = done
+
 
 def schedule(make, samples, batch=4, rank=0, world=1, subset=None, seed=1, **options):
     total = samples if subset is None else len(subset)

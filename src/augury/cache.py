@@ -125,17 +125,29 @@ class Cache:
                 return NONE
             return self._stack[level].wanted(self._stack[level].capacity)
 
-    def learn(self, ids: Ids, scores: Scores, job: int = 0) -> None:
+    def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None, job: int = 0) -> None:
         """New importance of ids, as a job sees it. Where there are several jobs it counts from the next plan on."""
         if self.recipe is not None and self.recipe.shared:
             self.jobs.learn(job, ids, scores)
         if not self.jobs.several:
-            self._teach(ids, scores)
+            self._teach(ids, scores, kin)
 
-    def _teach(self, ids: Ids, scores: Scores) -> None:
+    def _teach(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
         with self._lock:
             for policy in self._stack:
-                policy.learn(ids, scores)
+                policy.learn(ids, scores, kin)
+
+    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+        """How far training is; see `Policy.progress`."""
+        with self._lock:
+            for policy in self._stack:
+                policy.progress(done, accuracies)
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        """What the topmost policy says of itself."""
+        with self._lock:
+            return dict(self._stack[0].gauges) if self._stack else {}
 
     @property
     def resident(self) -> Mask:

@@ -13,7 +13,6 @@ wait for its requests, not for its reports. How losses become scores is in score
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +40,8 @@ class Scored(NamedTuple):
     scores: Scores
     losses: tuple[float, int] = (0.0, 0)
     """Their sum and number."""
+    kin: Ids | None = None
+    """One of them, and after it those that it may stand in for."""
     accuracy: float | None = None
     visits: bool = False
     """It comes from all ranks: so do visits that this one has not seen."""
@@ -55,8 +56,19 @@ class Scored(NamedTuple):
         known.learn(self.ids, self.scores)
 
 
+Learn: TypeAlias = Callable[[Ids, Scores, "Ids | None"], None]
+"""Teaches the cache new scores, and perhaps who may stand in for whom."""
+
 Exchange: TypeAlias = Callable[[Ids, Scores], Sequence[tuple[Ids, Scores]]]
 """Gives this rank's scores to all ranks; returns each rank's."""
+
+
+@dataclass
+class _Task:
+    """A report that is to be scored."""
+
+    epoch: int
+    report: Report
 
 
 @dataclass
@@ -74,10 +86,17 @@ class _Pause:
     reached: threading.Event = field(default_factory=threading.Event)
 
 
-class Feedback:
-    """One loader's feedback. The training thread reports and requests; the thread that decides settles."""
+_Item: TypeAlias = _Task | Scored | _Mark | _Pause | None
 
-    def __init__(self, scorer: Scorer, known: Knowledge, learn: Callable[[Ids, Scores], None], lag: int) -> None:
+
+class Feedback:
+    """One loader's feedback. The training thread reports and requests; the thread that decides settles.
+
+    Where the scorer has little patience, training never waits for it: when too many rounds wait to be scored, the
+    oldest takes effect as it is, and reports in it that are not scored yet are dropped and counted.
+    """
+
+    def __init__(self, scorer: Scorer, known: Knowledge, learn: Learn, lag: int) -> None:
         self.known, self.lag = known, lag
         self.epoch = 0
         """Where training is."""
@@ -88,7 +107,14 @@ class Feedback:
         self._told, self._late = FeedbackCounts(), FeedbackCounts()
         """Counted by the training thread; and, below zero, what the scorer's thread had to drop later."""
         self._scorer, self._learn = scorer, learn
-        self._queue: queue.SimpleQueue[tuple[int, Report] | Scored | _Mark | _Pause | None] = queue.SimpleQueue()
+        # Half of what may be decided ahead: the other half is for reading while the scorer works.
+        self._patience = None if scorer.patience is None else max(1, min(scorer.patience, lag // 2))
+        self._line: deque[_Item] = deque()
+        """What the scorer's thread has still to do."""
+        self._change = threading.Condition()
+        """Guards the line and the rounds."""
+        self._marks = 0
+        """Rounds in the line."""
         self._round: list[Scored] = []
         self._rounds: deque[list[Scored]] = deque()
         self._settling = threading.Lock()
@@ -105,14 +131,17 @@ class Feedback:
         """What became of all reports so far."""
         return self._told + self._late
 
-    def report(self, ids: Any, losses: Any = None, logits: Any = None, labels: Any = None) -> Ids:
+    def report(
+        self, ids: Any, losses: Any = None, logits: Any = None, labels: Any = None, embeddings: Any = None
+    ) -> Ids:
         """Take a minibatch's evidence; of whom it is. Does not wait; BadFeedback where it cannot be used: at once, or
         at the next call where its values have to be waited for."""
         with self._counting_refusals():
-            report = read_report(ids, losses, logits, labels, len(self.known.scores))
+            told = ids, losses, logits, labels, embeddings
+            report = read_report(*told, len(self.known.scores), self._scorer.needs)
         self._told.reports += 1
         self._told.samples += len(report.ids)
-        self._queue.put((self.epoch, report))
+        self._put(_Task(self.epoch, report))
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -122,12 +151,18 @@ class Feedback:
         """The model's accuracy on held-out data."""
         with self._counting_refusals():
             value = check_accuracy(accuracy)
-        self._queue.put(Scored(self.epoch, NONE, NO_SCORES, accuracy=value))
+        self._put(Scored(self.epoch, NONE, NO_SCORES, accuracy=value))
 
     def request(self) -> None:
         """Training asks for its next batch: whatever it has told so far is one round."""
         self._requested += 1
-        self._queue.put(_Mark(self._requested))
+        with self._change:
+            self._line.append(_Mark(self._requested))
+            self._marks += 1
+            ended = self._overtake()
+            self._change.notify()
+        if ended:
+            self.wake()
 
     def ready(self, decision: int) -> bool:
         """Whether all that must take effect before a decision is scored. Decisions are counted from 0."""
@@ -156,13 +191,13 @@ class Feedback:
         fresh, self._fresh = self._fresh, []
         told = with_all(*together((one.ids, one.scores) for one in fresh))
         for ids, scores in told:
-            self._queue.put(Scored(self.epoch, ids, scores, visits=True))
+            self._put(Scored(self.epoch, ids, scores, visits=True))
         return [ids for ids, _ in told]
 
     def snapshot(self) -> tuple[Knowledge, Ids]:
         """All that was told until now, whether it has taken effect or not; and who is fresh to the other ranks."""
         self.wait()
-        with self._settling:
+        with self._settling, self._change:
             known = self.known.copy()
             for scored in (*self._rounds, self._round):
                 for one in scored:
@@ -184,14 +219,14 @@ class Feedback:
     def wait(self, end_round: bool = False) -> None:
         """Until all that was told is scored."""
         pause = _Pause(end_round)
-        self._queue.put(pause)
+        self._put(pause)
         while not pause.reached.wait(0.1):
             if not self._thread.is_alive():  # closed: what was told before that is scored
                 return
 
     def close(self) -> None:
         """End the thread."""
-        self._queue.put(None)
+        self._put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -205,22 +240,53 @@ class Feedback:
             for one in self._rounds.popleft():
                 one.teach(self.known)
                 if len(one.ids):
-                    self._learn(one.ids, one.scores)
+                    self._learn(one.ids, one.scores, one.kin)
+
+    def _put(self, item: _Item) -> None:
+        with self._change:
+            self._line.append(item)
+            self._change.notify()
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, Scored):
-                self._round.append(item)
-            elif isinstance(item, _Mark):
-                self._end_round()
-                self._scored = item.round
+        while True:
+            with self._change:
+                while not self._line:
+                    self._change.wait()
+                item = self._line.popleft()
+                if item is None:
+                    return
+                ended = not isinstance(item, _Task) and self._pass(item)
+            if isinstance(item, _Task):
+                self._score(item.epoch, item.report)
+            if ended:
                 self.wake()
-            elif isinstance(item, _Pause):
-                if item.ends_round:
-                    self._end_round()
-                item.reached.set()
+
+    def _pass(self, item: Scored | _Mark | _Pause) -> bool:
+        """What takes no time; whether a round ends with it."""
+        if isinstance(item, Scored):
+            self._round.append(item)
+        elif isinstance(item, _Mark):
+            self._marks -= 1
+            self._end_round()
+            self._scored = item.round
+            return True
+        else:
+            if item.ends_round:
+                self._end_round()
+            item.reached.set()
+        return False
+
+    def _overtake(self) -> bool:
+        """Training goes on without the scores of the oldest rounds, if too many wait; whether it does."""
+        ended = False
+        while self._patience is not None and self._marks > self._patience:
+            item = self._line.popleft()
+            assert item is not None  # nobody asks for a batch after the end
+            if isinstance(item, _Task):
+                self._told.overtaken += 1
             else:
-                self._score(*item)
+                ended |= self._pass(item)
+        return ended
 
     def _end_round(self) -> None:
         self._rounds.append(self._round)
@@ -228,16 +294,15 @@ class Feedback:
 
     def _score(self, epoch: int, report: Report) -> None:
         try:
-            losses = report.losses()
-            scores = self._scorer.score(report.ids, losses)
+            scored = judged(self._scorer, epoch, report)
         except Exception as error:  # a scorer that dies would leave training waiting for ever
             self._late += FeedbackCounts(-1, -len(report.ids), 1)
             self._error = error if isinstance(error, BadFeedback) else _refusal(error)
             return
-        scored = Scored(epoch, report.ids, scores, (float(losses.sum()), len(losses)))
-        self._round.append(scored)
-        if self.shares:
-            self._fresh.append(scored)
+        with self._change:
+            self._round.append(scored)
+            if self.shares:
+                self._fresh.append(scored)
 
     @contextlib.contextmanager
     def _counting_refusals(self) -> Iterator[None]:
@@ -246,6 +311,14 @@ class Feedback:
         except BadFeedback:
             self._told.dropped += 1
             raise
+
+
+def judged(scorer: Scorer, epoch: int, report: Report) -> Scored:
+    """What a scorer makes of a report. May wait for a device."""
+    losses = report.losses()
+    evidence = (losses,) if scorer.needs == "losses" else report.embeddings()
+    scores = scorer.score(report.ids, *evidence)
+    return Scored(epoch, report.ids, scores, (float(losses.sum()), len(losses)), scorer.kin)
 
 
 def together(parts: Iterator[tuple[Ids, Scores]] | Sequence[tuple[Ids, Scores]]) -> tuple[Ids, Scores]:

@@ -29,6 +29,9 @@ class Learning:
     def __init__(self, recipe: Recipe, cache: Cache, lag: int, teaches: bool, job: int = 0) -> None:
         self._recipe, self._samples = recipe, cache.samples
         self._teach = partial(cache.learn, job=job)
+        self.gauges: dict[int, dict[str, float]] = {}
+        """Of epochs that were begun: what the policy said of itself."""
+        self._cache = cache
         scorer = recipe.scorer(self._samples) if recipe.scorer is not None and teaches else None
         self._nothing = Knowledge.none(0)
         self.feedback: Feedback | None = None
@@ -63,11 +66,11 @@ class Learning:
         if self.feedback is not None:
             self.feedback.close()
 
-    def tell(self, ids: Any, losses: Any, logits: Any, labels: Any) -> None:
+    def tell(self, ids: Any, losses: Any, logits: Any, labels: Any, embeddings: Any) -> None:
         """A report of one minibatch."""
         if self.feedback is None:
             return
-        strange = (told := self.feedback.report(ids, losses, logits, labels))[self._seen[told] < 0]
+        strange = (told := self.feedback.report(ids, losses, logits, labels, embeddings))[self._seen[told] < 0]
         if len(strange):
             self._warn_once(
                 f"feedback names samples that this loader has not handed out, such as {strange[0]}: pass the ids that "
@@ -121,6 +124,7 @@ class Learning:
         """An epoch is drawn. Called by the thread that decides."""
         if self.feedback is not None:
             self._orders[epoch] = order, weights
+        self.gauges[epoch] = self._cache.gauges
 
     def weights(self, epoch: int, ids: Ids) -> Scores:
         """What the losses of samples of an epoch are to be multiplied by."""
@@ -168,7 +172,7 @@ class Learning:
         begun = self._saved_epoch(learned)
         self.feedback.replace(known, fresh, learned.get("scorer", {}))
         told = np.flatnonzero(known.scores != UNTOLD)
-        self._teach(told, known.scores[told])
+        self._teach(told, known.scores[told], None)
         self._seen = known.seen.copy()
         self._orders.clear()
         self._taken = 0

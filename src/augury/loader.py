@@ -295,9 +295,11 @@ class Loader:
         *,
         logits: Any = None,
         labels: Any = None,
+        embeddings: Any = None,
         accuracy: float | None = None,
     ) -> None:
-        """Tell what training made of samples: their losses, or their logits and labels; and now and then the accuracy.
+        """Tell what training made of samples: their losses, or their logits and labels, or (for spider) their
+        embeddings and labels; and now and then the accuracy.
 
         Returns at once: a thread of its own does the work. Tensors of any device, arrays and lists will do. Recipes
         that learn nothing ignore it. A report that cannot be used (lengths that differ, an id that does not exist, a
@@ -311,11 +313,11 @@ class Loader:
         >>> loader.feedback(accuracy=validate(model))
         """
         self._check_usable()
-        of_samples = any(given is not None for given in (ids, losses, logits, labels))
+        of_samples = any(given is not None for given in (ids, losses, logits, labels, embeddings))
         if not of_samples and accuracy is None:
             raise BadFeedback("feedback() was given nothing: give ids and losses, or accuracy")
         if of_samples:
-            self._learning.tell(ids, losses, logits, labels)
+            self._learning.tell(ids, losses, logits, labels, embeddings)
         if accuracy is not None:
             self._learning.tell_accuracy(accuracy)
 
@@ -458,6 +460,7 @@ class Loader:
             self._benefit.note(staged.work.at, staged.work.bypasses, time.perf_counter())
         distinct = self._learning.take(epoch, staged.raw.ids, len(staged.work.ids))
         self._tally.note(epoch, staged, finished, distinct, waited)
+        self._tally.epoch(epoch).gauges = self._learning.gauges.get(epoch, {})
         if last:
             self._epoch, self._offset, self._left_midway = epoch + 1, 0, False
         else:

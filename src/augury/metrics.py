@@ -5,7 +5,7 @@ Pure bookkeeping, the same for the simulator and for live runs. The call log liv
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,8 @@ class EpochStats:
     """How long the consumer waited for batches."""
     seconds: float = 0.0
     """From the first request for a batch to the end of the epoch, training included."""
+    gauges: dict[str, float] = field(default_factory=dict)
+    """What the policy says of itself when the epoch begins, such as the share of a part of the cache."""
 
     def add(self, other: EpochStats) -> None:
         self.counts.add(other.counts)
@@ -112,6 +114,7 @@ class EpochStats:
             "bad_samples": self.bad_samples,
             "stall_seconds": self.stall_seconds,
             "seconds": self.seconds,
+            **({"gauges": dict(self.gauges)} if self.gauges else {}),
         }
 
 
@@ -125,9 +128,11 @@ class FeedbackCounts:
     """In them."""
     dropped: int = 0
     """Reports that could not be used."""
+    overtaken: int = 0
+    """Reports that were taken and never scored: training was faster than the scorer."""
 
     def __add__(self, other: FeedbackCounts) -> FeedbackCounts:
-        return FeedbackCounts(self.reports + other.reports, self.samples + other.samples, self.dropped + other.dropped)
+        return FeedbackCounts(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass
@@ -160,7 +165,8 @@ class Stats:
             lines.append(f"{name:>5}  {one.batches:7d}  {shares}  {times}  {one.bad_samples:3d}  {held}")
         told = self.feedback
         if told.reports or told.dropped:
-            lines.append(f"feedback: {told.reports} reports of {told.samples} samples, {told.dropped} dropped")
+            late = f", {told.overtaken} not scored in time" if told.overtaken else ""
+            lines.append(f"feedback: {told.reports} reports of {told.samples} samples, {told.dropped} dropped{late}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:

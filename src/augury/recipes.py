@@ -18,6 +18,7 @@ from augury.policies.icache import FromHigh, ICache
 from augury.policies.importance import ByImportance
 from augury.policies.placement import Placement
 from augury.policies.shade import APP, APPByLot, ByScore, ByScoreAndUse
+from augury.policies.spider import Important, Spider
 from augury.samplers import MakeSampler
 from augury.samplers.bounded import Bounded
 from augury.samplers.foresight import Frugal
@@ -25,6 +26,7 @@ from augury.samplers.importance import PADS, PaperPADS, Weighted
 from augury.samplers.selective import CIS, IIS
 from augury.samplers.shuffle import Shuffle
 from augury.scorers import MakeScorer
+from augury.scorers.graph import Graph
 from augury.scorers.loss import BatchLoss, LossHistory, LossRank
 
 EPOCHS, RUN = Foresight.EPOCHS, Foresight.RUN
@@ -62,7 +64,8 @@ class Recipe:
     @property
     def substitutes(self) -> bool:
         """Whether others may be handed out than were asked for, and are loaded for that."""
-        return bool(getattr(self.policy, "refills", False))
+        made = self.policy.func if isinstance(self.policy, partial) else self.policy
+        return bool(getattr(made, "refills", False))
 
     @property
     def learns(self) -> bool:
@@ -141,6 +144,44 @@ RECIPES = {
             LossHistory,
             foresight=EPOCHS,
             below=ByImportance,
+        ),
+        Recipe(
+            "spider",
+            Spider,
+            "the unlike are drawn and kept; those that many are like stand in for them (SpiderCache)",
+            Weighted,
+            Graph,
+            foresight=EPOCHS,
+            below=Important,
+        ),
+        Recipe("spider-imp", Important, "SpiderCache without stand-ins", Weighted, Graph, foresight=EPOCHS),
+        Recipe(
+            "spider-90",
+            partial(Spider, end=0.9),
+            "SpiderCache, a tenth for stand-ins throughout",
+            Weighted,
+            Graph,
+            foresight=EPOCHS,
+            below=Important,
+        ),
+        Recipe(
+            "spider-90-50",
+            partial(Spider, end=0.5),
+            "SpiderCache, a tenth for stand-ins at first and half at last",
+            Weighted,
+            Graph,
+            foresight=EPOCHS,
+            below=Important,
+        ),
+        Recipe(
+            "augury-spider",
+            partial(Spider, section=NextUse),
+            "as augury, by likeness instead of losses, and with stand-ins",
+            partial(Frugal, base=Bounded),
+            Graph,
+            foresight=EPOCHS,
+            lookahead=1.0,
+            below=NextUse,
         ),
         Recipe("ilfu", LFU, "the important are fetched; the least often used leaves", IIS, LossHistory),
         Recipe("sh-rand", Random, "minibatch losses draw; any one leaves", Weighted, BatchLoss),

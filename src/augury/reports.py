@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from augury.errors import BadFeedback
 from augury.ids import Ids, as_ids
-from augury.scorers import Losses
+from augury.scorers import Embeddings, Labels, Losses, Needs
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,20 @@ class _Copy:
 
 
 class Report:
-    """One minibatch's evidence."""
+    """One minibatch's evidence: losses, or logits with labels; embeddings with labels, and perhaps losses beside."""
 
-    def __init__(self, ids: Ids, values: _Copy, labels: _Copy | None = None) -> None:
-        self.ids, self._values, self._labels = ids, values, labels
+    def __init__(
+        self, ids: Ids, values: _Copy | None, labels: _Copy | None = None, embeddings: _Copy | None = None
+    ) -> None:
+        self.ids, self._values, self._labels, self._embeddings = ids, values, labels, embeddings
 
     def losses(self) -> Losses:
-        """One loss per id; BadFeedback where one is not a finite number. May wait for a device."""
+        """One loss per id, none if none was told; BadFeedback where one is not finite. May wait for a device."""
+        if self._values is None:
+            return np.empty(0, np.float32)
         losses = self._values.get()
-        if self._labels is not None:
+        if losses.ndim == 2:
+            assert self._labels is not None
             losses = cross_entropy(losses, _checked_labels(self._labels.get(), losses.shape[1]))
         bad = np.flatnonzero(~np.isfinite(losses))
         if len(bad):
@@ -49,34 +54,64 @@ class Report:
             )
         return losses
 
+    def embeddings(self) -> tuple[Embeddings, Labels]:
+        """One row and one class per id; BadFeedback where a number is not finite. May wait for a device."""
+        assert self._embeddings is not None
+        assert self._labels is not None
+        embeddings = self._embeddings.get()
+        bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
+        if len(bad):
+            raise BadFeedback(
+                f"the embedding of sample {self.ids[bad[0]]} has numbers that are not finite (so have {len(bad)} of "
+                f"{len(embeddings)}): the report is not used. See whether training diverges"
+            )
+        return embeddings, self._labels.get()
+
     def check(self) -> None:
         """Find now what can be found without waiting or computing much."""
-        if self._labels is None:
-            if self._values.there:
+        values, labels = self._values, self._labels
+        if values is not None:
+            logits = len(values.shape) == 2
+            if logits and labels is not None and labels.there:
+                _checked_labels(labels.get(), values.shape[1])
+            if values.there and (not logits or np.isnan(values.get()).any()):
                 self.losses()
-            return
-        if self._labels.there:
-            _checked_labels(self._labels.get(), self._values.shape[1])
-        if self._values.there and np.isnan(self._values.get()).any():
-            self.losses()
+        if self._embeddings is not None and self._embeddings.there:
+            self.embeddings()
 
 
-def read_report(ids: Any, losses: Any, logits: Any, labels: Any, samples: int) -> Report:
-    """Check what can be checked without waiting for a device, and start the copies."""
-    if (losses is None) == (logits is None):
-        raise BadFeedback("give ids and losses, feedback(ids, losses), or ids, logits= and labels=; not both")
-    if (logits is None) != (labels is None):
+def read_report(ids: Any, losses: Any, logits: Any, labels: Any, embeddings: Any, samples: int, needs: Needs) -> Report:
+    """Check what can be checked without waiting for a device, and start the copies of what is needed."""
+    if losses is not None and logits is not None:
+        raise BadFeedback("give losses, or logits= and labels=; not both")
+    if logits is not None and labels is None:
         raise BadFeedback("logits= and labels= go together: give both, or losses=")
+    if needs == "embeddings":
+        if embeddings is None or labels is None:
+            raise BadFeedback(
+                "this recipe learns from embeddings: feedback(ids, embeddings=..., labels=...); "
+                "augury.torch.capture_embeddings(model) gets them"
+            )
+    elif losses is None and logits is None:
+        raise BadFeedback("give ids and losses, feedback(ids, losses), or ids, logits= and labels=")
+    elif losses is not None and labels is not None and embeddings is None:
+        raise BadFeedback("labels= go with logits= or embeddings=, not with losses")
     known = _checked_ids(ids, samples)
+    values = classes = rows = None
     if losses is not None:
-        report = Report(known, _copy("losses", losses, np.float32))
-        _check_losses(report._values.shape, len(known))
-    else:
-        report = Report(known, _copy("logits", logits, np.float32), _copy("labels", labels, np.int64))
-        _check_logits(report._values.shape, len(known))
-        assert report._labels is not None
-        if report._labels.shape != (len(known),):
-            raise BadFeedback(f"labels has shape {report._labels.shape} for {len(known)} ids: give one class per id")
+        values = _copy("losses", losses, np.float32)
+        _check_losses(values.shape, len(known))
+    if logits is not None:
+        values = _copy("logits", logits, np.float32)
+        _check_rows("logits", values.shape, len(known), "classes")
+    if needs == "embeddings":
+        rows = _copy("embeddings", embeddings, np.float32)
+        _check_rows("embeddings", rows.shape, len(known), "numbers")
+    if logits is not None or rows is not None:
+        classes = _copy("labels", labels, np.int64)
+        if classes.shape != (len(known),):
+            raise BadFeedback(f"labels has shape {classes.shape} for {len(known)} ids: give one class per id")
+    report = Report(known, values, classes, rows)
     report.check()
     return report
 
@@ -127,9 +162,9 @@ def _check_losses(shape: tuple[int, ...], count: int) -> None:
     raise BadFeedback(f"losses has shape {shape} for {count} ids; it must have one loss per id{hint}")
 
 
-def _check_logits(shape: tuple[int, ...], count: int) -> None:
+def _check_rows(name: str, shape: tuple[int, ...], count: int, columns: str) -> None:
     if len(shape) != 2 or shape[0] != count or shape[1] == 0:
-        raise BadFeedback(f"logits has shape {shape}; for {count} ids it is ({count}, classes)")
+        raise BadFeedback(f"{name} has shape {shape}; for {count} ids it is ({count}, {columns})")
 
 
 def _checked_labels(labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:

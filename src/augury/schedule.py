@@ -6,7 +6,7 @@ wants to know. The simulator walks it too. It moves no bytes and has no threads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -40,6 +40,10 @@ class Work:
     """Which batch of its epoch it is."""
     bypasses: bool = False
     """Whether it is read as if there were no cache: to measure what that is worth."""
+
+
+USUAL = 100
+"""Where nobody says how many epochs there will be, training is taken to end after so many."""
 
 
 class Drawn(NamedTuple):
@@ -89,6 +93,9 @@ class Held(Protocol):
 
     def wanted(self) -> Ids:
         """Who should be read unasked, most urgent first."""
+
+    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+        """How far training is; see `Policy.progress`."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,8 @@ class Schedule:
         drawn = self._draw(epoch, known, offset) if begun is None else None
         while True:
             last = self.epochs is not None and epoch + 1 >= self.epochs
+            if plan:
+                cache.progress(min(1.0, epoch / (self.epochs or USUAL)), known.accuracies)
             if drawn is not None:
                 order = yield from self._ordered(epoch, drawn.positions, known, cache, offset, plan)
                 begun = Begun(order, 0, drawn.weights)

@@ -41,7 +41,7 @@ _HEAD = struct.Struct("<IBBBxIqII")
 _CRC = struct.Struct("<I")
 """Before the head: of head and payload, so that a tail of zeros is no record."""
 
-OPS = ("level", "epoch", "plan", "serve", "admit", "wanted", "learn", "resize", "forget", "adopt", "leave")
+OPS = ("level", "epoch", "plan", "serve", "admit", "wanted", "learn", "resize", "forget", "adopt", "leave", "progress")
 _ANSWER, _KEPT, _SCORES, _KIN, _TIMES, _LATER = 1, 2, 4, 8, 16, 32
 _FLUSH = 64
 _BUFFER = 1 << 20
@@ -57,13 +57,15 @@ class Record:
     level: int = 0
     job: int = 0
     number: int = 0
-    """The epoch, how many ids a plan has for later, the budget of `wanted`, the capacity of `resize` or of a level."""
+    """The epoch, how many ids a plan has for later or a lesson as kin, the budget of `wanted`, the capacity of `resize`
+    or of a level."""
     ids: Ids = field(default_factory=lambda: NONE)
     """What was asked; of a level, the samples' costs (one if all are equal, none if they are the sizes)."""
     answer: Ids | None = None
     """The ids returned: who was served (None: those asked for), leaves, is wanted, does not fit, has a place."""
     kept: Mask | None = None
     scores: Scores | None = None
+    """What was learned; of `progress`, how far training is and the accuracies."""
     kin: Ids | None = None
     times: Times | None = None
     """How often each of a plan's ids is requested."""
@@ -232,7 +234,16 @@ class Recorded:
 
     def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
         self._policy.learn(ids, scores, kin)
-        self._add("learn", ids=ids, scores=scores, kin=kin)
+        self._add("learn", ids=ids, scores=scores, kin=kin, number=0 if kin is None else len(kin))
+
+    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+        told = np.array([done, *accuracies], np.float32)
+        self._policy.progress(float(told[0]), told[1:].tolist())  # as the log will say
+        self._add("progress", ids=np.arange(len(told)), scores=told)
+
+    @property
+    def gauges(self) -> Mapping[str, float]:
+        return self._policy.gauges
 
     def resize(self, capacity: int) -> Ids:
         evicted = self._policy.resize(capacity)
@@ -396,7 +407,7 @@ def _decode(
     if there & _SCORES:
         record.scores = take(ids, np.dtype("<f4")).astype(np.float32)
     if there & _KIN:
-        record.kin = take(ids, dtype).astype(np.int64)
+        record.kin = take(number, dtype).astype(np.int64)
     if there & _TIMES:
         record.times = take(ids, np.dtype("<i4")).astype(np.int32)
     if there & _LATER:

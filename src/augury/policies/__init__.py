@@ -6,7 +6,7 @@ in the simulator, in the embedded cache and in the node. All policies pass `augu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol, TypeAlias
 
@@ -74,7 +74,14 @@ class Policy(Protocol):
         """Absent ids worth reading unasked, most urgent first, of at most `budget` bytes."""
 
     def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
-        """New importance of ids, and the id that may stand in for each."""
+        """New importance of ids; `kin`: one of them, and after it those of its class that it may stand in for."""
+
+    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+        """An epoch begins: how much of the training is over, from 0 to 1, and the model's accuracies so far."""
+
+    @property
+    def gauges(self) -> Mapping[str, float]:
+        """Numbers of its own that are worth watching."""
 
     def resize(self, capacity: int) -> Ids:
         """New byte limit; returns who must leave."""

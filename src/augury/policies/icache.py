@@ -8,7 +8,7 @@ moved elsewhere. docs/recipes/icache.md lists where this differs from the paper 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,6 +230,14 @@ class ICache:
 
     def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
         self._h.learn(ids, scores)
+
+    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+        """The parts go by accesses, not by time."""
+
+    @property
+    def gauges(self) -> Mapping[str, float]:
+        """The part of the cache that is for H-samples."""
+        return {"h_part": self._h.capacity / max(1, self.capacity)}
 
     def resize(self, capacity: int) -> Ids:
         self.capacity = int(capacity)

@@ -6,7 +6,7 @@ and perhaps its admission rule: a screenful (see classic.py). Neither knows why 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,13 @@ class Holding:
 
     def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
         pass
+
+    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+        pass
+
+    @property
+    def gauges(self) -> Mapping[str, float]:
+        return {}
 
     def forget(self, ids: Ids) -> None:
         self._release(first_seen(ids[self.resident[ids]]))

@@ -14,7 +14,7 @@ import numpy as np
 from augury.errors import ConfigError
 from augury.ids import Ids, Scores
 from augury.knowledge import pack, unpack
-from augury.scorers import Losses
+from augury.scorers import Labels, Losses, Needs
 
 RANK_BIAS = 10
 """b0 of Eq. 6. The paper leaves it open; its public code has 10. A minibatch of 256 then scores from 2.30 to 5.58."""
@@ -28,6 +28,10 @@ MEMORY = 0.5
 
 class _OfLosses:
     """These scorers remember nothing."""
+
+    needs: Needs = "losses"
+    patience: int | None = None
+    kin: Ids | None = None
 
     def __init__(self, samples: int = 0) -> None:
         pass
@@ -46,7 +50,7 @@ class LossRank(_OfLosses):
     losses, the later in the minibatch ranks higher (Eq. 6 would give them one rank; the paper's code, too, sorts).
     """
 
-    def score(self, ids: Ids, losses: Losses) -> Scores:
+    def score(self, ids: Ids, losses: Losses, labels: Labels | None = None) -> Scores:
         rank = np.empty(len(losses), np.float32)
         rank[losses.argsort(kind="stable")] = np.arange(RANK_BIAS, RANK_BIAS + len(losses))
         return np.log(rank, out=rank)
@@ -55,11 +59,11 @@ class LossRank(_OfLosses):
 class BatchLoss(_OfLosses):
     """The minibatch's mean loss (Eq. 5) for all its samples: the coarse score of importance sampling before SHADE."""
 
-    def score(self, ids: Ids, losses: Losses) -> Scores:
+    def score(self, ids: Ids, losses: Losses, labels: Labels | None = None) -> Scores:
         return np.full(len(losses), max(0.0, losses.mean()) if len(losses) else 0, np.float32)
 
 
-class LossHistory:
+class LossHistory(_OfLosses):
     """Where a sample's losses stood among the others of their time: the percentile of each visit, older ones fading.
 
     iCache's historical importance (HPCA 2023, section III-A). A percentile is the share of the last losses, of this
@@ -75,7 +79,7 @@ class LossHistory:
         self._window = np.empty(0, np.float32)
         self._before = np.full(samples, np.nan, np.float32)
 
-    def score(self, ids: Ids, losses: Losses) -> Scores:
+    def score(self, ids: Ids, losses: Losses, labels: Labels | None = None) -> Scores:
         self._window = np.concatenate([self._window, losses])[-max(WINDOW, len(losses)) :]
         ordered = np.sort(self._window)
         scores = (ordered.searchsorted(losses, side="right") / max(1, len(ordered))).astype(np.float32)
@@ -100,5 +104,5 @@ class LossHistory:
 class RawLoss(_OfLosses):
     """The loss as it is; a negative one, which some objectives have, counts as nothing left to learn."""
 
-    def score(self, ids: Ids, losses: Losses) -> Scores:
+    def score(self, ids: Ids, losses: Losses, labels: Labels | None = None) -> Scores:
         return np.maximum(losses, 0, dtype=np.float32)

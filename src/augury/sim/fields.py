@@ -37,6 +37,14 @@ class LossField(Protocol):
     def accuracy_after(self, epoch: int) -> float | None:
         """The model's accuracy on held-out data after an epoch, if it was measured."""
 
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """The class of each sample, if known."""
+
+    @property
+    def embeddings(self) -> NDArray[np.float32] | None:
+        """Where each sample lies in the eyes of the network, if known."""
+
 
 class Synthetic:
     """Losses that fall at one pace for all, from difficulties that differ widely; similar samples, some mislabelled.
@@ -106,6 +114,8 @@ class Recorded:
 
     `labels` and the test `accuracy` after each epoch are there if they were recorded; `meta` says of what it is.
     """
+
+    embeddings = None
 
     def __init__(
         self,

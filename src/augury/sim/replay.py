@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -63,6 +63,8 @@ class Result:
     substitutes_per_epoch: list[float] = field(default_factory=list)
     reads_per_epoch: list[float] = field(default_factory=list)
     coverage_per_epoch: list[float] = field(default_factory=list)
+    gauges_per_epoch: list[dict[str, float]] = field(default_factory=list)
+    """What the policy said of itself at the end of each epoch."""
     us_per_access: float = 0.0
     """What deciding cost per request, drawing, planning and learning included."""
 
@@ -117,7 +119,7 @@ def replay(
         if (ahead := next(work, None)) is None:
             break
         done = step([policy], ahead.ids) if ahead.asked else prefetch([policy], ahead.ids)
-        tally.add(ahead, done, clock() - start)
+        tally.add(ahead, done, clock() - start, policy.gauges)
         if ahead.asked:
             training.report(ahead, done.served if ahead.computed is None else done.served[ahead.computed])
         if progress and ahead.ends_epoch:
@@ -167,6 +169,9 @@ class _Cache:
     def wanted(self) -> Ids:
         return self._policy.wanted(self._policy.capacity)
 
+    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+        self._policy.progress(done, accuracies)
+
 
 class _Training:
     """What a training loop would report of its batches, taking effect `lag` batches later."""
@@ -179,18 +184,26 @@ class _Training:
 
     def report(self, work: Work, ids: Ids) -> None:
         """A batch was trained on, and after an epoch's last one the model was tested."""
-        if self._scorer is not None and self._losses is not None:
-            losses = self._losses.losses(work.epoch, ids)
-            accuracy = self._losses.accuracy_after(work.epoch) if work.ends_epoch else None
+        if self._scorer is None or self._losses is None:
+            return
+        losses = self._losses.losses(work.epoch, ids)
+        accuracy = self._losses.accuracy_after(work.epoch) if work.ends_epoch else None
+        if self._scorer.needs == "losses":
             scores = self._scorer.score(ids, losses)
-            self._told.append(Scored(work.epoch, ids, scores, (float(losses.sum()), len(losses)), accuracy))
+        else:
+            embeddings, labels = self._losses.embeddings, self._losses.labels
+            assert embeddings is not None
+            assert labels is not None
+            scores = self._scorer.score(ids, embeddings[ids], labels[ids])
+        sums = float(losses.sum()), len(losses)
+        self._told.append(Scored(work.epoch, ids, scores, sums, self._scorer.kin, accuracy))
 
     def settle(self) -> None:
         """Before a decision: what was told early enough takes effect."""
         while len(self._told) >= self._lag:
             told = self._told.popleft()
             told.teach(self.known)
-            self._policy.learn(told.ids, told.scores)
+            self._policy.learn(told.ids, told.scores, told.kin)
 
 
 def _given(orders: Sequence[Order], batch: int, planning: Policy | None) -> Iterator[Work]:
@@ -212,9 +225,12 @@ class _Tally:
         self._covered = np.zeros(epochs, np.int64)
         self._seen = np.full(samples, -1, np.int32)
         """The last epoch in which each was served."""
+        self._gauges: list[dict[str, float]] = []
 
-    def add(self, work: Work, done: Step, seconds: float) -> None:
+    def add(self, work: Work, done: Step, seconds: float, gauges: Mapping[str, float]) -> None:
         self._seconds += seconds
+        if work.ends_epoch:
+            self._gauges.append(dict(gauges))
         if work.asked:
             self._epochs[work.epoch].add(done.counts())
             served = done.served if work.computed is None else done.served[work.computed]
@@ -244,6 +260,7 @@ class _Tally:
             substitutes_per_epoch=[share["substitutes"] for share in shares],
             reads_per_epoch=[share["reads"] for share in shares],
             coverage_per_epoch=coverage,
+            gauges_per_epoch=self._gauges if any(self._gauges) else [],
             us_per_access=1e6 * self._seconds / max(1, total.requests),
         )
 
@@ -261,6 +278,11 @@ def _check_losses(recipe: Recipe, losses: LossField | None, samples: int, given:
     if losses is None and recipe.learns:
         raise ConfigError(
             f"recipe {recipe.name!r} learns from losses: give --losses synthetic, or a file made by `augury record`"
+        )
+    needs = None if recipe.scorer is None else recipe.scorer(1).needs
+    if losses is not None and needs == "embeddings" and losses.embeddings is None:
+        raise ConfigError(
+            f"recipe {recipe.name!r} learns from embeddings, and a recorded loss field has none: use --losses synthetic"
         )
     if losses is not None and losses.samples != samples:
         raise ConfigError(f"there are {samples:,} samples, and losses of {losses.samples:,}")

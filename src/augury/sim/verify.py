@@ -67,6 +67,9 @@ def _again(twin: Policy, record: Record) -> tuple[Mask | None, Ids | None]:
         case "learn":
             assert record.scores is not None
             twin.learn(record.ids, record.scores, record.kin)
+        case "progress":
+            assert record.scores is not None
+            twin.progress(float(record.scores[0]), record.scores[1:].tolist())
         case "resize":
             return None, twin.resize(record.number)
         case "forget":

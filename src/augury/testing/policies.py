@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from augury.ids import NONE, Ids, Mask, as_ids, first_seen
 from augury.policies import Policy
 
-CALLS = ("step", "serve", "admit", "resize", "forget", "adopt", "plan", "epoch", "learn", "wanted", "leave")
+CALLS = ("step", "serve", "admit", "resize", "forget", "adopt", "plan", "epoch", "learn", "wanted", "leave", "progress")
 
 JOB = 0
 """Only this one plans: a policy may refuse to plan for several jobs."""
@@ -92,6 +92,8 @@ class PolicyContract:
         pair = _Pair([self.make(sizes, int(sizes.sum()) // 4, np.random.default_rng(2)) for _ in range(2)], sizes)
         for _ in range(4):
             pair.epoch(rng.permutation(400), 32)
+            pair.learn(rng.permutation(400)[:50], 3)
+            pair.progress(rng.permutation(9), 3)
 
 
 class _Pair:
@@ -175,8 +177,18 @@ class _Pair:
         assert self.sizes[taken].sum() <= self.policy.capacity, "more is set aside than fits"
 
     def learn(self, ids: Ids, number: int) -> None:
+        """New scores; half of the time one of them may stand in for others."""
         scores = (ids * 7 % 5 + number).astype(np.float32)
-        self._unchanged("learn", ids, scores, ids[::-1].copy() if number % 2 else None)
+        kin = None
+        if number % 2 and len(ids):
+            others = (ids[0] + 1 + np.arange(1 + number % 5)) % len(self.sizes)
+            kin = np.concatenate([ids[:1], others[others != ids[0]]])
+        self._unchanged("learn", ids, scores, kin)
+
+    def progress(self, ids: Ids, number: int) -> None:
+        """Training goes on; accuracies as shares or percentages."""
+        self._unchanged("progress", number % 11 / 10, (ids / 7 + 0.1).tolist())
+        assert all(np.isfinite(value) for value in self.policy.gauges.values())
 
     def wanted(self, ids: Ids, number: int) -> None:
         wanted = self._unchanged("wanted", number)

@@ -9,7 +9,15 @@ The only part that imports torch when it is imported. `augury.Loader` needs none
 """
 
 from augury.torch.dataset import CachedDataset
+from augury.torch.embeddings import Captured, capture_embeddings
 from augury.torch.losses import per_sample_cross_entropy
 from augury.torch.samplers import Sampler, WeightedSampler
 
-__all__ = ["CachedDataset", "Sampler", "WeightedSampler", "per_sample_cross_entropy"]
+__all__ = [
+    "CachedDataset",
+    "Captured",
+    "Sampler",
+    "WeightedSampler",
+    "capture_embeddings",
+    "per_sample_cross_entropy",
+]

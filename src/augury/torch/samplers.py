@@ -16,7 +16,7 @@ from augury.arguments import check_positive, check_seed
 from augury.distributed import Place, place
 from augury.errors import AuguryWarning, ConfigError
 from augury.exchange import open_exchange
-from augury.feedback import Exchange, together
+from augury.feedback import Exchange, judged, together
 from augury.ids import Ids, Scores
 from augury.knowledge import Knowledge
 from augury.reports import check_accuracy, read_report
@@ -135,9 +135,11 @@ class Sampler(_EpochSampler):
         *,
         logits: Any = None,
         labels: Any = None,
+        embeddings: Any = None,
         accuracy: float | None = None,
     ) -> None:
-        """Tell the losses of a minibatch (or its logits and labels), or accuracy. Recipes that learn nothing ignore it.
+        """Tell the losses of a minibatch (or its logits and labels, or its embeddings and labels), or accuracy. Recipes
+        that learn nothing ignore it.
 
         Ids come with the items of a `CachedDataset(..., with_ids=True)`.
         """
@@ -147,13 +149,11 @@ class Sampler(_EpochSampler):
             self._known.accuracies.append(check_accuracy(accuracy))
         if ids is None and accuracy is not None:
             return
-        report = read_report(ids, losses, logits, labels, self.total)
-        values = report.losses()
-        scores = self._scorer.score(report.ids, values)
-        self._known.add_losses(self._began[0], float(values.sum()), len(values))
-        self._known.learn(report.ids, scores)
+        report = read_report(ids, losses, logits, labels, embeddings, self.total, self._scorer.needs)
+        scored = judged(self._scorer, self._began[0], report)
+        scored.teach(self._known)
         if self._exchange is not None:
-            self._fresh.append((report.ids, scores))
+            self._fresh.append((scored.ids, scored.scores))
 
     def _sampler(self, where: Place) -> Sampling:
         return self._make(self.total, self.seed, *where, share_size(self.total, 1, *where, self.drop_last))
