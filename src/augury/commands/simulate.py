@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +29,7 @@ from augury.catalog import Catalog, is_saved
 from augury.commands.shared import MARKS, check_plot, items, progress, save_plot
 from augury.errors import ConfigError, UnknownName
 from augury.sim import nodes, scenario
-from augury.sim.outcome import Outcome
+from augury.sim.outcome import Outcome, Reads
 from augury.sim.strategies import PUBLISHED, STRATEGIES
 from augury.sources import open_source
 from augury.storage import Storage
@@ -225,6 +227,20 @@ def _run(case: Case, seed: int, paper: bool, sizes: NDArray[np.float64] | None, 
     return nodes.run(case.policy, scenario.build(case.parameters, seed, paper, sizes), seed, progress)
 
 
+def _run_into(file: Path, run: partial[Outcome | None], case: Case) -> bool:
+    """In a process of the pool: the outcome goes into a file, and only whether there is one through the pool's pipe. A
+    process that is ended while it writes more than the pipe holds would leave the pool waiting for the rest."""
+    outcome = run(case)
+    if outcome is not None:
+        np.savez(file, ends=outcome.ends, stalls=outcome.stalls, reads=np.array(astuple(outcome.reads)))
+    return outcome is not None
+
+
+def _read(file: Path) -> Outcome:
+    with np.load(file, allow_pickle=False) as saved:
+        return Outcome(saved["ends"], saved["stalls"], Reads(*saved["reads"].tolist()))
+
+
 def _run_all(cases: list[Case], run: partial[Outcome | None], jobs: int | None) -> list[Found]:
     """All cases, several at a time; a single one with a bar of its own."""
     jobs = min(jobs or os.cpu_count() or 1, len(cases))
@@ -233,13 +249,17 @@ def _run_all(cases: list[Case], run: partial[Outcome | None], jobs: int | None) 
             return [Found(case, run(case, progress=_Share(advance, case.policy))) for case in cases]
         outcomes: dict[int, Outcome | None] = {}
         # A fresh interpreter per process: nothing of this one's threads is copied.
-        with ProcessPoolExecutor(jobs, get_context("spawn"), _end_with_parent) as pool:
+        with (
+            TemporaryDirectory(prefix="augury-simulate-") as place,
+            ProcessPoolExecutor(jobs, get_context("spawn"), _end_with_parent) as pool,
+        ):
+            files = [Path(place) / f"{number}.npz" for number in range(len(cases))]
             try:
                 with _without_interrupts():
-                    futures = {pool.submit(run, case): number for number, case in enumerate(cases)}
+                    futures = {pool.submit(_run_into, files[at], run, case): at for at, case in enumerate(cases)}
                 for future in as_completed(futures):
                     number = futures[future]
-                    outcomes[number] = future.result()
+                    outcomes[number] = _read(files[number]) if future.result() else None
                     advance(cases[number].policy, 1)
             except BrokenProcessPool:
                 raise ConfigError("a process was killed, perhaps because memory ran out: try --jobs 1") from None
