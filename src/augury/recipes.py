@@ -30,6 +30,8 @@ from augury.scorers.graph import Graph
 from augury.scorers.loss import BatchLoss, LossHistory, LossRank
 
 EPOCHS, RUN = Foresight.EPOCHS, Foresight.RUN
+UNREPEATED = partial(PADS, repetition=1)
+"""Drawn by score alone, and nobody left out for long."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,7 @@ RECIPES = {
         Recipe("min", MIN, "the one needed furthest in the future leaves (Belady)", foresight=EPOCHS),
         Recipe("hdmlp", Placement, "the most often requested have a place, filled ahead (HDMLP)", foresight=RUN),
         Recipe("shade", APPByLot, "the important are drawn, kept, repeated (SHADE)", PADS, LossRank, foresight=EPOCHS),
-        Recipe(
-            "shade-1", APPByLot, "SHADE without repetition", partial(PADS, repetition=1), LossRank, foresight=EPOCHS
-        ),
+        Recipe("shade-1", APPByLot, "SHADE without repetition", UNREPEATED, LossRank, foresight=EPOCHS),
         Recipe(
             "shade-paper",
             APP,
@@ -149,17 +149,17 @@ RECIPES = {
             "spider",
             Spider,
             "the unlike are drawn and kept; those that many are like stand in for them (SpiderCache)",
-            Weighted,
+            UNREPEATED,
             Graph,
             foresight=EPOCHS,
             below=Important,
         ),
-        Recipe("spider-imp", Important, "SpiderCache without stand-ins", Weighted, Graph, foresight=EPOCHS),
+        Recipe("spider-imp", Important, "SpiderCache without stand-ins", UNREPEATED, Graph, foresight=EPOCHS),
         Recipe(
             "spider-90",
             partial(Spider, end=0.9),
             "SpiderCache, a tenth for stand-ins throughout",
-            Weighted,
+            UNREPEATED,
             Graph,
             foresight=EPOCHS,
             below=Important,
@@ -168,7 +168,7 @@ RECIPES = {
             "spider-90-50",
             partial(Spider, end=0.5),
             "SpiderCache, a tenth for stand-ins at first and half at last",
-            Weighted,
+            UNREPEATED,
             Graph,
             foresight=EPOCHS,
             below=Important,
