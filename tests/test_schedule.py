@@ -54,7 +54,7 @@ class Cache:
     def wanted(self):
         return as_ids(self.wants.pop(0)) if self.wants else NONE
 
-    def progress(self, done, accuracies):
+    def progress(self, done, spreads, accuracies):
         self.done = done
 
 

@@ -257,3 +257,67 @@ class TestRecorded(PolicyContract):
     def make(self, sizes, capacity, rng):
         recorder = Recorder(self.path, {"recipe": "lru", "seed": 0, "batch": 1}, sizes)
         return recorder.wrap(find("lru").policy(sizes, capacity, rng))
+
+
+def test_those_that_one_may_stand_in_for_are_read_as_they_were_written_however_many(tmp_path):
+    lessons = [([4, 2, 9], None), ([4, 2, 9], []), ([4], [4, 1, 2, 3, 5, 6]), ([4, 2, 9, 7], [9, 1]), ([], [3, 8])]
+    with Recorder(tmp_path / "log", {"recipe": "spider", "seed": 0, "batch": 3}, SIZES) as recorder:
+        policy = recorder.wrap(find("spider").policy(SIZES, 100, policy_rng(0, 0)))
+        for ids, kin in lessons:
+            policy.learn(
+                as_ids(ids), np.linspace(0, 1, len(ids), dtype=np.float32), None if kin is None else as_ids(kin)
+            )
+        policy.serve(as_ids([5]))
+    *read, serve = list(Trace.open(tmp_path / "log"))[1:]
+    for record, (ids, kin) in zip(read, lessons, strict=True):
+        assert record.ids.tolist() == ids
+        assert np.array_equal(record.scores, np.linspace(0, 1, len(ids), dtype=np.float32))
+        assert (record.kin if kin is None else record.kin.tolist()) == kin
+    assert serve.ids.tolist() == [5]
+    assert verify(Trace.open(tmp_path / "log")) == (6, None)
+
+
+def test_how_far_training_is_is_read_as_the_policy_was_told(tmp_path):
+    class Told(type(find("lru").policy(SIZES, 1, policy_rng(0, 0)))):
+        def progress(self, done, spreads, accuracies):
+            told.append([done, *spreads, *accuracies])
+
+    told = []
+    with Recorder(tmp_path / "log", {"recipe": "lru", "seed": 0, "batch": 3}, SIZES) as recorder:
+        policy = recorder.wrap(Told(SIZES, 40))
+        policy.progress(0.0, [], [])
+        policy.progress(0.25, [0.5], [0.125, 71.25])
+        policy.progress(1.0, [], [0.5] * 100)
+    read = list(Trace.open(tmp_path / "log"))[1:]
+    assert [record.op for record in read] == ["progress"] * 3
+    assert [record.scores.tolist() for record in read] == told
+    assert [record.number for record in read] == [0, 1, 0]
+    assert [len(one) for one in told] == [1, 4, 101]
+
+
+def test_twins_are_told_who_is_like_whom_and_how_far_training_is(tmp_path):
+    rng = np.random.default_rng(0)
+    recipe = find("spider-90-50")
+    with Recorder(tmp_path / "log", {"recipe": recipe.name, "seed": 0, "batch": 5}, SIZES) as recorder:
+        policy = recorder.wrap(recipe.policy(SIZES, 90, policy_rng(0, 0)))
+        stood_in = 0
+        for epoch in range(10):
+            spreads = np.linspace(1, 0.5, epoch, dtype=np.float32).tolist()
+            policy.progress(epoch / 16, spreads, rng.random(epoch, np.float32).tolist())
+            policy.plan(np.arange(SAMPLES))
+            for _ in range(12):
+                ids = rng.permutation(SAMPLES)[:5]
+                step([policy], policy.wanted(90))
+                stood_in += int((step([policy], ids).served != ids).sum())
+                policy.learn(ids, rng.random(5).astype(np.float32) / (1 + epoch), rng.permutation(SAMPLES)[:9])
+    assert stood_in > 20
+    assert policy.gauges["importance_ratio"] < 0.9
+    records = list(Trace.open(tmp_path / "log"))
+    assert verify(Trace.open(tmp_path / "log")) == (len(records) - 1, None)
+    # A twin that is told something else decides otherwise.
+    for op in ("learn", "progress"):
+        with Recorder(tmp_path / "other", {"recipe": recipe.name, "seed": 0, "batch": 5}, SIZES) as other:
+            for record in records:
+                if record.op != op:
+                    other.add(record)
+        assert verify(Trace.open(tmp_path / "other"))[1] is not None

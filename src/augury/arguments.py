@@ -73,7 +73,7 @@ def check_order(recipe: Recipe, shuffle: bool) -> None:
 
 def check_packs(recipe: Recipe, packages: object) -> None:
     """Packages are of use to policies that want samples by the package."""
-    if packages is not None and not recipe.substitutes:
+    if packages is not None and not recipe.packs:
         raise ConfigError(f"packages= is of no use to recipe {recipe.name!r}: leave it out, or take recipe 'icache'")
 
 

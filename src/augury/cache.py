@@ -137,11 +137,11 @@ class Cache:
             for policy in self._stack:
                 policy.learn(ids, scores, kin)
 
-    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+    def progress(self, done: float, spreads: Sequence[float], accuracies: Sequence[float]) -> None:
         """How far training is; see `Policy.progress`."""
         with self._lock:
             for policy in self._stack:
-                policy.progress(done, accuracies)
+                policy.progress(done, spreads, accuracies)
 
     @property
     def gauges(self) -> dict[str, float]:

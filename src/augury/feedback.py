@@ -8,6 +8,9 @@ reports each batch before it asks for the next one has
 
 So at most `lag` batches are decided ahead of training. Whether and when training reports is its own affair: decisions
 wait for its requests, not for its reports. How losses become scores is in scorers/, what users may pass in reports.py.
+
+A scorer whose work takes long may have little patience: then training does not wait for it either, what is not scored
+in time is left or comes a round later, and two runs are alike only as far as their timing is.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from augury.ids import NONE, Ids, Scores
 from augury.knowledge import Knowledge
 from augury.metrics import FeedbackCounts
 from augury.reports import Report, check_accuracy, read_report
-from augury.scorers import Scorer
+from augury.scorers import Needs, Scorer
 
 NO_SCORES: Scores = np.empty(0, np.float32)
 
@@ -127,6 +130,11 @@ class Feedback:
         self._thread.start()
 
     @property
+    def needs(self) -> Needs:
+        """What it must be told."""
+        return self._scorer.needs
+
+    @property
     def counts(self) -> FeedbackCounts:
         """What became of all reports so far."""
         return self._told + self._late
@@ -138,7 +146,7 @@ class Feedback:
         at the next call where its values have to be waited for."""
         with self._counting_refusals():
             told = ids, losses, logits, labels, embeddings
-            report = read_report(*told, len(self.known.scores), self._scorer.needs)
+            report = read_report(*told, len(self.known.scores), self.needs)
         self._told.reports += 1
         self._told.samples += len(report.ids)
         self._put(_Task(self.epoch, report))
@@ -225,7 +233,10 @@ class Feedback:
                 return
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread. What a scorer of little patience has not scored yet is left."""
+        with self._change:
+            if self._patience is not None:
+                self._line = deque(item for item in self._line if not isinstance(item, _Task))
         self._put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()

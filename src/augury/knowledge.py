@@ -42,6 +42,8 @@ class Knowledge:
     """Of each epoch that told any: the sum and the number of its losses."""
     accuracies: list[float] = field(default_factory=list)
     """Of the model on held-out data, as reported."""
+    spreads: dict[int, float] = field(default_factory=dict)
+    """The standard deviation of all scores that were told when each epoch began."""
 
     @classmethod
     def none(cls, samples: int) -> Knowledge:
@@ -67,6 +69,13 @@ class Knowledge:
         """The mean loss of each epoch that told any."""
         return [total / count for _, (total, count) in sorted(self.losses.items())]
 
+    def note_spread(self, epoch: int) -> None:
+        """An epoch begins: how far the scores differ. Epochs of another course of training are forgotten."""
+        told = self.scores[self.scores != UNTOLD]
+        if len(told):
+            self.spreads = {number: spread for number, spread in self.spreads.items() if number < epoch}
+            self.spreads[epoch] = float(told.std(dtype=np.float64))
+
     def after(self, ids: Ids, epoch: int) -> Knowledge:
         """What will be known of visits when these have been visited; everything else as it is."""
         if len(self.seen) == 0:
@@ -84,13 +93,14 @@ class Knowledge:
     def copy(self) -> Knowledge:
         """One that may change without this one."""
         arrays = self.scores.copy(), self.seen.copy()
-        return Knowledge(*arrays, self.told, dict(self.losses), list(self.accuracies))
+        return Knowledge(*arrays, self.told, dict(self.losses), list(self.accuracies), dict(self.spreads))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, in strings and plain numbers."""
         curve = [[epoch, *sums] for epoch, sums in self.losses.items()]
         arrays = {"scores": pack(self.scores), "seen": pack(self.seen)}
-        return {**arrays, "told": self.told, "losses": curve, "accuracies": list(self.accuracies)}
+        curves = {"losses": curve, "accuracies": list(self.accuracies), "spreads": list(self.spreads.items())}
+        return {**arrays, "told": self.told, **curves}
 
     @classmethod
     def from_state(cls, state: dict[str, Any], samples: int) -> Knowledge:
@@ -98,7 +108,9 @@ class Knowledge:
         try:
             scores, seen = unpack(state["scores"], np.float32), unpack(state["seen"], np.int32)
             losses = {int(epoch): (float(total), int(count)) for epoch, total, count in state["losses"]}
-            known = cls(scores, seen, bool(state["told"]), losses, [float(value) for value in state["accuracies"]])
+            accuracies = [float(value) for value in state["accuracies"]]
+            spreads = {int(epoch): float(spread) for epoch, spread in state.get("spreads", ())}
+            known = cls(scores, seen, bool(state["told"]), losses, accuracies, spreads)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this state is damaged: {error!r}") from None
         if len(scores) != samples or len(seen) != samples:

@@ -139,6 +139,7 @@ class Learning:
             self._orders.pop(self.feedback.epoch, None)
             self.feedback.epoch, self._taken = epoch, 0
             self._warn_of_silence()
+            self._warn_of_haste()
         self._taken += visits
         fresh = np.unique(ids[self._seen[ids] != epoch])
         self._seen[fresh] = epoch
@@ -205,10 +206,20 @@ class Learning:
             self._seen[ids] = self.feedback.epoch
 
     def _warn_of_silence(self) -> None:
-        if not self.known.told and self.counts.reports == 0:
+        if self.feedback is not None and not self.known.told and self.counts.reports == 0:
+            told = {"losses": "losses", "embeddings": "embeddings=..., labels=..."}[self.feedback.needs]
             self._warn_once(
-                f"recipe {self._recipe.name!r} learns from loader.feedback(ids, losses), and an epoch has passed "
+                f"recipe {self._recipe.name!r} learns from loader.feedback(ids, {told}), and an epoch has passed "
                 "without any: until it is called all samples count alike, and importance decides nothing",
+                deeper=2,
+            )
+
+    def _warn_of_haste(self) -> None:
+        counts = self.counts
+        if 2 * counts.overtaken > counts.reports:
+            self._warn_once(
+                f"of {counts.reports} reports {counts.overtaken} were not scored: training is faster than the scorer "
+                f"of recipe {self._recipe.name!r}. Report every second minibatch, or a narrower layer",
                 deeper=2,
             )
 

@@ -210,9 +210,7 @@ class Loader:
             self._make_sampler = self.recipe.sampler if shuffle else InOrder
             holds = cache is None and self.recipe.name != "none" and granted.has_memory
             fills = foresight == Foresight.RUN
-            memory = divide_memory(
-                self.source, batch_size, granted.ram, readahead, holds, fills, self.recipe.substitutes
-            )
+            memory = divide_memory(self.source, batch_size, granted.ram, readahead, holds, fills, self.recipe.packs)
             memory = tapped(memory, packaged)
             self._window = memory.window
             self._recorder: Recorder | None = None

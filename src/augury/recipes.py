@@ -5,7 +5,7 @@ A recipe is a name for a combination; it holds no state. To add one, add a line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -43,7 +43,7 @@ class Recipe:
     summary: str
     sampler: MakeSampler = Shuffle
     scorer: MakeScorer | None = None
-    """What makes scores of losses; None: feedback is of no use to this recipe."""
+    """What makes scores of losses or embeddings; None: feedback is of no use to this recipe."""
     foresight: Foresight = Foresight.NOTHING
     """How much of the future the policy is told with `plan`, as far as it is known."""
     lookahead: float = 0.0
@@ -65,15 +65,33 @@ class Recipe:
 
     @property
     def substitutes(self) -> bool:
-        """Whether others may be handed out than were asked for, and are loaded for that."""
+        """Whether others may be handed out than were asked for."""
+        return self._says("refills")
+
+    @property
+    def packs(self) -> bool:
+        """Whether its policy wants samples by the package."""
+        return self._says("packs")
+
+    def _says(self, name: str) -> bool:
         made = self.policy.func if isinstance(self.policy, partial) else self.policy
-        return bool(getattr(made, "refills", False))
+        return bool(getattr(made, name, False))
 
     @property
     def learns(self) -> bool:
         """Whether it draws or keeps by what training reports; otherwise every epoch visits every sample once."""
         return self.scorer is not None
 
+
+SPIDER = Recipe(
+    "spider",
+    Spider,
+    "the unlike are drawn and kept; those that many are like stand in for them (SpiderCache)",
+    UNREPEATED,
+    Graph,
+    foresight=EPOCHS,
+    below=Important,
+)
 
 RECIPES = {
     recipe.name: recipe
@@ -145,33 +163,19 @@ RECIPES = {
             foresight=EPOCHS,
             below=ByImportance,
         ),
-        Recipe(
-            "spider",
-            Spider,
-            "the unlike are drawn and kept; those that many are like stand in for them (SpiderCache)",
-            UNREPEATED,
-            Graph,
-            foresight=EPOCHS,
-            below=Important,
-        ),
+        SPIDER,
         Recipe("spider-imp", Important, "SpiderCache without stand-ins", UNREPEATED, Graph, foresight=EPOCHS),
-        Recipe(
-            "spider-90",
-            partial(Spider, end=0.9),
-            "SpiderCache, a tenth for stand-ins throughout",
-            UNREPEATED,
-            Graph,
-            foresight=EPOCHS,
-            below=Important,
+        replace(
+            SPIDER,
+            name="spider-90",
+            policy=partial(Spider, end=0.9),
+            summary="SpiderCache, a tenth for stand-ins throughout",
         ),
-        Recipe(
-            "spider-90-50",
-            partial(Spider, end=0.5),
-            "SpiderCache, a tenth for stand-ins at first and half at last",
-            UNREPEATED,
-            Graph,
-            foresight=EPOCHS,
-            below=Important,
+        replace(
+            SPIDER,
+            name="spider-90-50",
+            policy=partial(Spider, end=0.5),
+            summary="SpiderCache, a tenth for stand-ins at first and half at last",
         ),
         Recipe(
             "augury-spider",

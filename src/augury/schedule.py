@@ -94,7 +94,7 @@ class Held(Protocol):
     def wanted(self) -> Ids:
         """Who should be read unasked, most urgent first."""
 
-    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+    def progress(self, done: float, spreads: Sequence[float], accuracies: Sequence[float]) -> None:
         """How far training is; see `Policy.progress`."""
 
 
@@ -150,7 +150,7 @@ class Schedule:
         while True:
             last = self.epochs is not None and epoch + 1 >= self.epochs
             if plan:
-                cache.progress(min(1.0, epoch / (self.epochs or USUAL)), known.accuracies)
+                cache.progress(*self._progress(epoch, known))
             if drawn is not None:
                 order = yield from self._ordered(epoch, drawn.positions, known, cache, offset, plan)
                 begun = Begun(order, 0, drawn.weights)
@@ -191,7 +191,10 @@ class Schedule:
                 ):  # others have asked before they arranged
                     yield from self._unasked(epoch, cache.wanted())
             if plan and cache.refills and len(wanted := cache.wanted()):
-                yield Work(epoch, wanted, asked=False)  # in one piece: they lie together
+                if cache.prefetches:
+                    yield from self._unasked(epoch, wanted)
+                else:
+                    yield Work(epoch, wanted, asked=False)  # in one piece: they lie together
             stop = start + self.batch_size
             ids = order[start:stop]
             if len(known.seen):
@@ -207,6 +210,13 @@ class Schedule:
         computed = weights[ids] > 0
         computed[0] |= not computed.any()  # no batch is empty
         return computed
+
+    def _progress(self, epoch: int, known: Knowledge) -> tuple[float, list[float], list[float]]:
+        """What a policy is told when an epoch begins; in single precision, as a call log has it."""
+        known.note_spread(epoch)
+        told = (min(1.0, epoch / (self.epochs or USUAL)),), known.spreads.values(), known.accuracies
+        (done,), spreads, accuracies = ([float(np.float32(value)) for value in values] for values in told)
+        return done, spreads, accuracies
 
     def _draw_at(self, done: int, length: int) -> int | None:
         """Before which batch of an epoch, named by its first place, the next epoch is drawn; None: after the last."""

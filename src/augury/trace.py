@@ -57,15 +57,15 @@ class Record:
     level: int = 0
     job: int = 0
     number: int = 0
-    """The epoch, how many ids a plan has for later or a lesson as kin, the budget of `wanted`, the capacity of `resize`
-    or of a level."""
+    """The epoch, how many ids a plan has for later or a lesson as kin, how many deviations `progress` has, the budget
+    of `wanted`, the capacity of `resize` or of a level."""
     ids: Ids = field(default_factory=lambda: NONE)
     """What was asked; of a level, the samples' costs (one if all are equal, none if they are the sizes)."""
     answer: Ids | None = None
     """The ids returned: who was served (None: those asked for), leaves, is wanted, does not fit, has a place."""
     kept: Mask | None = None
     scores: Scores | None = None
-    """What was learned; of `progress`, how far training is and the accuracies."""
+    """What was learned; of `progress`, how far training is, the deviations and the accuracies."""
     kin: Ids | None = None
     times: Times | None = None
     """How often each of a plan's ids is requested."""
@@ -236,10 +236,10 @@ class Recorded:
         self._policy.learn(ids, scores, kin)
         self._add("learn", ids=ids, scores=scores, kin=kin, number=0 if kin is None else len(kin))
 
-    def progress(self, done: float, accuracies: Sequence[float]) -> None:
-        told = np.array([done, *accuracies], np.float32)
-        self._policy.progress(float(told[0]), told[1:].tolist())  # as the log will say
-        self._add("progress", ids=np.arange(len(told)), scores=told)
+    def progress(self, done: float, spreads: Sequence[float], accuracies: Sequence[float]) -> None:
+        self._policy.progress(done, spreads, accuracies)
+        told = np.array([done, *spreads, *accuracies], np.float32)
+        self._add("progress", ids=np.arange(len(told)), scores=told, number=len(spreads))
 
     @property
     def gauges(self) -> Mapping[str, float]:

@@ -79,7 +79,8 @@ def replay(
 ) -> None:
     """What would a cache hit? Run recipes over their epochs, with the very objects of a live run.
 
-    Recipes that learn from losses (augury, shade, icache, ...) need some: --losses.
+    Recipes that learn from losses (augury, shade, icache, ...) need some: --losses. Those that learn from embeddings
+    (spider, ...) need the synthetic field, which has both.
 
     Examples:
 
@@ -88,6 +89,8 @@ def replay(
       augury replay --cache 0.05,0.1,0.2,0.4,0.8 --plot hits.png
 
       augury replay --recipe minio,shade,augury,pads-min --losses synthetic --cache 0.1,0.2
+
+      augury replay --recipe lru,icache,spider --losses synthetic --samples 10000 --cache 0.1,0.2
 
       augury replay --trace run.trace --recipe lru,minio     (the order of a recorded run)
 

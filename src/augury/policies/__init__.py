@@ -76,8 +76,9 @@ class Policy(Protocol):
     def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
         """New importance of ids; `kin`: one of them, and after it those of its class that it may stand in for."""
 
-    def progress(self, done: float, accuracies: Sequence[float]) -> None:
-        """An epoch begins: how much of the training is over, from 0 to 1, and the model's accuracies so far."""
+    def progress(self, done: float, spreads: Sequence[float], accuracies: Sequence[float]) -> None:
+        """An epoch begins: how much of the training is over, from 0 to 1; the standard deviation of the scores when
+        each epoch began, this one included; and the model's accuracies so far."""
 
     @property
     def gauges(self) -> Mapping[str, float]:

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from augury.errors import ConfigError
-
 START, END = 0.9, 0.8
 """r_start and r_end."""
 WINDOW = 5
@@ -24,25 +22,16 @@ GAMMA = 0.01
 """Of Eq. 7, which leaves it open: an accuracy that grows by one hundredth of itself per report is half of rapid."""
 
 
-class Elastic:
-    """The ratio of the importance section, told once per epoch of how training goes."""
+def importance_ratio(
+    done: float, spreads: Sequence[float], accuracies: Sequence[float], start: float = START, end: float = END
+) -> float:
+    """The importance section's part of the cache when the part `done` of training is over.
 
-    def __init__(self, start: float = START, end: float = END) -> None:
-        if not 0 <= end <= start <= 1:
-            raise ConfigError(f"ratios from {start} to {end}: give 1 >= start >= end >= 0")
-        self.start, self.end = start, end
-        self.ratio = start
-        self._spreads: list[float] = []
-        self._active = False
-
-    def progress(self, done: float, spread: float | None, accuracies: Sequence[float]) -> float:
-        """The ratio when the part `done` of training is over. `spread` is the standard deviation of all scores."""
-        if spread is not None:
-            self._spreads.append(spread)
-        # Once importance has begun to converge it counts as converging: a single epoch's noise does not turn it back.
-        self._active |= falls(self._spreads)
-        self.ratio = ratio(done, growth(accuracies), self._active, self.start, self.end)
-        return self.ratio
+    `spreads` are the standard deviations of all scores, epoch by epoch. Once they have begun to fall importance counts
+    as converging: a single epoch's noise does not turn it back.
+    """
+    windows = (spreads[at : at + WINDOW] for at in range(len(spreads) - WINDOW + 1))
+    return ratio(done, growth(accuracies), any(map(falls, windows)), start, end)
 
 
 def ratio(done: float, penalty: float, active: bool, start: float = START, end: float = END) -> float:
@@ -51,9 +40,10 @@ def ratio(done: float, penalty: float, active: bool, start: float = START, end: 
 
 
 def falls(spreads: Sequence[float]) -> bool:
-    """Eq. 5: whether the standard deviation of the scores has a negative slope, over the last epochs."""
-    last = spreads[-WINDOW:]
-    return len(last) == WINDOW and float(np.polyfit(np.arange(WINDOW), last, 1)[0]) < 0
+    """Eq. 5: whether the standard deviation of the scores has a negative slope, over some epochs (least squares)."""
+    values = np.asarray(spreads, np.float64)
+    slope = float((np.arange(len(values)) - (len(values) - 1) / 2) @ values)
+    return slope < -1e-9 * float(np.abs(values).sum())  # rounding is no slope
 
 
 def growth(accuracies: Sequence[float], gamma: float = GAMMA) -> float:

@@ -143,7 +143,7 @@ class ICache:
     """
 
     prefetches = False
-    refills = True
+    refills = packs = True
 
     def __init__(self, sizes: NDArray[np.int64], capacity: int, rng: np.random.Generator | None = None) -> None:
         self._rng = np.random.default_rng() if rng is None else rng
@@ -231,7 +231,7 @@ class ICache:
     def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
         self._h.learn(ids, scores)
 
-    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+    def progress(self, done: float, spreads: Sequence[float], accuracies: Sequence[float]) -> None:
         """The parts go by accesses, not by time."""
 
     @property

@@ -61,7 +61,7 @@ class Holding:
     def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
         pass
 
-    def progress(self, done: float, accuracies: Sequence[float]) -> None:
+    def progress(self, done: float, spreads: Sequence[float], accuracies: Sequence[float]) -> None:
         pass
 
     @property

@@ -12,13 +12,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from augury.errors import ConfigError
 from augury.ids import NONE, Ids, Mask, Scores, Times, first_seen
 from augury.policies import MakePolicy
-from augury.policies.elastic import END, START, Elastic
+from augury.policies.elastic import END, START, importance_ratio
 from augury.policies.ranking import Holding, fitting
 from augury.policies.shade import APP
 
 NOBODY = -1
+IN_A_ROW = 2
+"""So often a sample is replaced before it is read itself: its own embedding would grow old."""
+WAITING = 64
+"""So many that are to stand in may wait for their bytes."""
 
 
 class Important(APP):
@@ -45,15 +50,13 @@ class _Hubs(Holding):
         """Hold it with those that it is like; who leaves for it."""
         left = self.shrink(self.capacity - int(self.sizes[hub]))
         self._hold(np.array([hub]))
-        self._lists[hub] = NONE
-        self.relist(hub, like)
+        self._list(hub, like)
         return left
 
     def relist(self, hub: int, like: Ids) -> None:
-        """Others are like it now."""
+        """Others are like it now; its turn to leave stays."""
         self._unlist(hub)
-        self._lists[hub] = like
-        self.stands_in[like] = hub
+        self._list(hub, like)
 
     def shrink(self, room: int) -> Ids:
         """Who leaves so that no more than `room` bytes are used: the longest held first."""
@@ -66,6 +69,10 @@ class _Hubs(Holding):
         gone = np.array(left, np.int64)
         self._release(gone)
         return gone
+
+    def _list(self, hub: int, like: Ids) -> None:
+        self._lists[hub] = like
+        self.stands_in[like] = hub
 
     def _unlist(self, hub: int) -> None:
         like = self._lists[hub]
@@ -85,6 +92,8 @@ class Spider:
     there is one; else it is read, and may enter the first. Of each minibatch the sample that most others are like
     enters the second: with the first bytes of it that come by, or it is read for that. Room that the second does not
     use yet is the first one's.
+
+    Only jobs that plan are served stand-ins, and only by those whom they have ever planned to visit.
     """
 
     prefetches = refills = True
@@ -100,7 +109,9 @@ class Spider:
         end: float = END,
         section: MakePolicy = Important,
     ) -> None:
-        self._elastic = Elastic(start, end)
+        if not 0 <= end <= start <= 1:
+            raise ConfigError(f"ratios from {start} to {end}: give 1 >= start >= end >= 0")
+        self._bounds, self._ratio = (start, end), start
         self.capacity = int(capacity)
         self._own = section(sizes, capacity, np.random.default_rng() if rng is None else rng)
         self._hubs = _Hubs(sizes, 0)
@@ -108,7 +119,11 @@ class Spider:
         self.resident: Mask = np.zeros(len(sizes), np.bool_)
         self._called: dict[int, Ids] = {}
         """Who is to enter the homophily section, and whom each is like."""
-        self._scores = np.full(len(sizes), np.nan, np.float32)
+        self._jobs: set[int] = set()
+        self._may: Mask = np.zeros(len(sizes), np.bool_)
+        """Whom they have planned to visit: nobody else stands in, who may be held back for validation."""
+        self._replaced = np.zeros(len(sizes), np.uint8)
+        """How often in a row another has stood in for each."""
         self._planned = False
         self._divide()
 
@@ -119,26 +134,33 @@ class Spider:
     @property
     def gauges(self) -> Mapping[str, float]:
         """The importance section's share of the cache, by plan; and the share that stand-ins use."""
-        return {"importance_ratio": self._elastic.ratio, "homophily_used": self._hubs.used / max(1, self.capacity)}
+        return {"importance_ratio": self._ratio, "homophily_used": self._hubs.used / max(1, self.capacity)}
 
     def plan(self, order: Ids, job: int = 0, times: Times | None = None, later: Ids = NONE) -> Ids:
         self._planned = True
+        self._jobs.add(job)
+        self._may[order] = True
         return self._own.plan(order, job, times, later)
 
     def serve(self, ids: Ids, job: int = 0) -> Ids:
         self._own.serve(ids, job)
+        if job not in self._jobs:
+            return ids
         like = self._hubs.stands_in[ids]
-        instead = (like != NOBODY) & ~self.resident[ids]
-        return np.where(instead, like, ids) if instead.any() else ids
+        instead = (like != NOBODY) & ~self.resident[ids] & (self._replaced[ids] < IN_A_ROW)
+        self._replaced[ids[~instead]] = 0
+        if not instead.any():
+            return ids
+        self._replaced[ids[instead]] += 1
+        return np.where(instead, like, ids)
 
     def admit(self, ids: Ids) -> tuple[Mask, Ids]:
         kept = np.zeros(len(ids), np.bool_)
-        left = [self._call_in(ids)]
+        left = self._call_in(ids)
         rest = ~self._hubs.resident[ids]
         kept[~rest] = True
         kept[rest], evicted = self._own.admit(ids[rest])
-        left.append(evicted)
-        evicted = np.concatenate(left)
+        evicted = np.concatenate([left, evicted])
         self.resident[evicted] = False
         self.resident[ids[kept]] = True
         return kept, evicted
@@ -156,24 +178,24 @@ class Spider:
 
     def learn(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
         self._own.learn(ids, scores)
-        self._scores[ids] = scores
-        if kin is None or len(kin) < 2:
+        if kin is None or len(kin) < 2 or not self._may[kin[0]]:
             return
         hub, like = int(kin[0]), kin[1:]
         if self._hubs.resident[hub]:
             self._hubs.relist(hub, like)
         elif self.sizes[hub] <= self._hubs.capacity:
             self._called[hub] = like
+            if len(self._called) > WAITING:
+                del self._called[next(iter(self._called))]
 
-    def progress(self, done: float, accuracies: Sequence[float]) -> None:
-        told = self._scores[~np.isnan(self._scores)]
-        self._elastic.progress(done, float(told.std(dtype=np.float64)) if len(told) else None, accuracies)
+    def progress(self, done: float, spreads: Sequence[float], accuracies: Sequence[float]) -> None:
+        self._ratio = importance_ratio(done, spreads, accuracies, *self._bounds)
         self._divide()
 
     def resize(self, capacity: int) -> Ids:
         self.capacity = int(capacity)
         self._divide()
-        left = self._hubs.shrink(min(self._hubs.capacity, self.capacity))
+        left = self._hubs.shrink(min(self.capacity, max(self._hubs.capacity, self.capacity - self._own.used)))
         evicted = np.concatenate([left, self._own.resize(self.capacity - self._hubs.used)])
         self.resident[evicted] = False
         return evicted
@@ -181,6 +203,7 @@ class Spider:
     def forget(self, ids: Ids) -> None:
         self._own.forget(ids)
         self._hubs.forget(ids)
+        self._own.resize(self.capacity - self._hubs.used)  # more room, nobody leaves
         self.resident[ids] = False
 
     def adopt(self, ids: Ids) -> Ids:
@@ -190,24 +213,25 @@ class Spider:
         return rejected
 
     def leave(self, job: int) -> None:
+        self._jobs.discard(job)
         self._own.leave(job)
 
     def _divide(self) -> None:
-        self._hubs.capacity = self.capacity - round(self._elastic.ratio * self.capacity)
+        self._hubs.capacity = self.capacity - round(self._ratio * self.capacity)
         self._called = {hub: like for hub, like in self._called.items() if self.sizes[hub] <= self._hubs.capacity}
 
     def _call_in(self, ids: Ids) -> Ids:
         """Those that were called and whose bytes are here, or come with `ids`, enter the homophily section; who leaves,
         of both sections. Afterwards the other section has the room that is left."""
-        coming = [hub for hub in self._called if self.resident[hub]] if self._called else []
-        coming += [id for id in ids.tolist() if id in self._called] if self._called else []
-        left: list[int] = []
+        if not self._called:
+            return NONE
+        coming = [hub for hub in self._called if self.resident[hub]]
+        coming += [id for id in ids.tolist() if id in self._called]
+        left = [NONE]
         for hub in coming:
-            like = self._called.pop(hub)
             if self._own.resident[hub]:
                 self._own.forget(np.array([hub]))
-            left += self._hubs.enter(hub, like).tolist()
-        gone = np.array([hub for hub in left if not self._hubs.resident[hub]], np.int64)
+            left.append(self._hubs.enter(hub, self._called.pop(hub)))
+        gone = np.concatenate(left)
         gone = gone[self.resident[gone]]  # one that came and left at once was never there
-        evicted = self._own.resize(self.capacity - self._hubs.used) if coming or len(left) else NONE
-        return np.concatenate([gone, evicted])
+        return np.concatenate([gone, self._own.resize(self.capacity - self._hubs.used)])

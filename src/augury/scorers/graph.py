@@ -19,6 +19,7 @@ from augury.ids import Ids, Scores
 from augury.knowledge import pack, unpack
 from augury.scorers import Embeddings, Labels, Needs
 from augury.scorers.neighbours import FEW, Neighbours
+from augury.scorers.products import Matrix as Vectors
 from augury.scorers.products import distances
 from augury.scorers.projection import Projection
 
@@ -31,8 +32,6 @@ JOINED = 0.5, 0.9
 PROBES, SEEN, STEP = 16, 0.1, 0.04
 """To know that share, so many random samples are looked at with each minibatch; the weight of the last look; and how
 far a decay that does not fit is moved by it."""
-SELDOM = 4
-"""A large dataset's directions are found anew when all samples have come so often: turning vectors takes seconds."""
 PATIENCE = 4
 """Minibatches that may wait for their scores; with a fifth the oldest is dropped."""
 
@@ -72,13 +71,12 @@ class Graph:
         """Of the samples that have a neighbour of their class."""
         self.kin: Ids | None = None
         self._finds = decay is None
-        self._labels = np.full(samples, -1, np.int32)
+        self._labels: Labels = np.full(samples, -1, np.int64)
         self._known = np.empty(samples, np.int32)
         """Whose embeddings came, in the order of coming; the first `_count` of them."""
         self._count = 0
         self._projection: Projection | None = None
         self._index: Neighbours | None = None
-        self._since = self._due = 0
         self._rng = np.random.default_rng(0)
 
     def score(self, ids: Ids, evidence: Embeddings, labels: Labels | None = None, /) -> Scores:
@@ -87,9 +85,9 @@ class Graph:
         self.kin = None
         if len(ids) == 0:
             return np.empty(0, np.float32)
-        index = self._update(ids, evidence, labels)
+        index, vectors = self._update(ids, evidence, labels)
         if self._finds and self._share is None:
-            self._begin(index.get(ids)[0])
+            self._begin(vectors)
         probes = self._known[self._rng.integers(0, self._count, PROBES if self._finds else 0)]
         edges = index.within(np.concatenate([ids, probes]), self.radius, self.most)
         asked = np.concatenate([labels, self._labels[probes]])
@@ -97,7 +95,7 @@ class Graph:
         like = np.bincount(edges.rows[same], minlength=len(asked))
         other = np.bincount(edges.rows[~same], minlength=len(asked))
         if self._finds:
-            self._follow(float((like[len(ids) :] > 0).mean()))
+            self._follow(float((like[len(ids) :] > 0).mean()), vectors)
         like, other = like[: len(ids)], other[: len(ids)]
         hub = int(like.argmax())
         if like[hub]:
@@ -108,50 +106,44 @@ class Graph:
         if self._index is None or self._projection is None:
             return {}
         known = self._known[: self._count].astype(np.int64)
-        vectors, extra = self._index.get(known)
-        projection = self._projection
-        assert projection.origin is not None
-        basis = projection.basis
+        vectors = self._index.get(known)
+        scale = max(float(np.abs(vectors).max()), 1e-30)
         return {
-            "width": projection.width,
+            "width": self._projection.width,
             "radius": self.radius,
             "share": self._share,
             "known": pack(known),
-            "labels": pack(self._labels[known].astype(np.int64)),
-            "vectors": pack(vectors.astype(np.float16)),
-            "extra": pack(extra),
-            "origin": pack(projection.origin),
-            "basis": None if basis is None else pack(basis),
+            "labels": pack(self._labels[known]),
+            "scale": scale,
+            "vectors": pack((vectors / np.float32(scale)).astype(np.float16)),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not state:
+            self._index = self._projection = None
+            self._count = 0
             return
         try:
-            width, radius = int(state["width"]), float(state["radius"])
+            projection = Projection(max(1, int(state["width"])))
+            radius, scale = float(state["radius"]), float(state["scale"])
             share = None if state["share"] is None else float(state["share"])
             known, labels = unpack(state["known"], np.int64), unpack(state["labels"], np.int64)
-            vectors = unpack(state["vectors"], np.float16).astype(np.float32)
-            extra, origin = unpack(state["extra"], np.float32), unpack(state["origin"], np.float32)
-            basis = None if state["basis"] is None else unpack(state["basis"], np.float32)
-        except (KeyError, TypeError, ValueError) as error:
+            vectors = unpack(state["vectors"], np.float16).reshape(len(known), projection.dimensions)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"this state is damaged: of the scorer's embeddings {error!r}") from None
-        projection = Projection(width)
-        count = len(known)
+        samples, count = len(self._labels), len(known)
         if (
-            len(origin) != width
-            or len(vectors) != count * projection.dimensions
-            or not len(labels) == len(extra) == count <= len(self._labels)
-            or projection.loses != (basis is not None)
-            or (basis is not None and len(basis) != width * projection.dimensions)
-            or (count and not 0 <= known.min() <= known.max() < len(self._labels))
+            len(labels) != count
+            or not len(np.unique(known)) == count <= samples
+            or (count and not 0 <= known.min() <= known.max() < samples)
+            or not np.isfinite(vectors).all()
+            or not (math.isfinite(scale) and math.isfinite(radius) and radius > 0)
         ):
             raise ConfigError("this state is damaged: the scorer's embeddings are not whole, or of another dataset")
-        projection.origin, projection.basis = origin, None if basis is None else basis.reshape(width, -1)
-        index = Neighbours(len(self._labels), projection.dimensions)
+        index = Neighbours(samples, projection.dimensions)
         for start in range(0, count, FEW):
             part = slice(start, start + FEW)
-            index.update(known[part], vectors.reshape(count, -1)[part], extra[part])
+            index.update(known[part], vectors[part].astype(np.float32) * np.float32(scale))
         self._projection, self._index, self.radius, self._share = projection, index, radius, share
         self._labels[:] = -1
         self._labels[known] = labels
@@ -162,9 +154,10 @@ class Graph:
         """Memory of the index, in bytes."""
         return 0 if self._index is None else self._index.nbytes
 
-    def _begin(self, vectors: NDArray[np.float32]) -> None:
+    def _begin(self, vectors: Vectors) -> None:
         """Where the paper's radius finds nobody in the first minibatch, or everybody: begin with a usual distance."""
-        gaps = distances(vectors, vectors)
+        centred = vectors - vectors.mean(axis=0)
+        gaps = distances(centred, centred)
         np.fill_diagonal(gaps, np.inf)
         nearest = gaps.min(axis=1)
         near = float((nearest <= self.radius).mean())
@@ -173,14 +166,19 @@ class Graph:
             self.radius = float(np.median(some))
         self._share = float(np.mean(self.joined))
 
-    def _follow(self, joined: float) -> None:
-        """Move the radius where too few or too many have neighbours."""
+    def _follow(self, joined: float, vectors: Vectors) -> None:
+        """Move the radius where too few or too many have neighbours; never beyond the usual distance of two samples."""
         assert self._share is not None
         self._share += SEEN * (joined - self._share)
         wished = min(max(self._share, self.joined[0]), self.joined[1])
-        self.radius *= math.exp(STEP * (wished - self._share))
+        usual = float(np.median(distances(vectors[:PROBES], vectors[-PROBES:])))
+        moved = self.radius * math.exp(STEP * (wished - self._share))
+        if moved > self.radius:
+            self.radius = max(self.radius, min(moved, usual))
+        else:
+            self.radius = min(self.radius, max(moved, 1e-3 * usual))
 
-    def _update(self, ids: Ids, embeddings: Embeddings, labels: Labels) -> Neighbours:
+    def _update(self, ids: Ids, embeddings: Embeddings, labels: Labels) -> tuple[Neighbours, Vectors]:
         """Note where samples are now. Of one that comes twice the last place holds."""
         if self._index is None or self._projection is None:
             self._projection = Projection(embeddings.shape[1])
@@ -191,19 +189,15 @@ class Graph:
                 f"embeddings have {embeddings.shape[1]} numbers, and earlier ones had {projection.width}: capture the "
                 "same layer in every minibatch"
             )
-        vectors, extra = projection.project(embeddings)
+        vectors = projection.project(embeddings)
         last = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
-        fresh = ids[last][~index.known(ids[last])]
-        index.update(ids[last], vectors[last], extra[last])
+        different = ids[last]
+        fresh = different[~index.known(different)]
+        index.update(different, vectors[last])
         self._known[self._count : self._count + len(fresh)] = fresh
         self._count += len(fresh)
         self._labels[ids] = labels
-        self._since += len(ids)
-        if projection.loses and self._since >= self._due:
-            if self._due:
-                index.turn(projection.refit())
-            self._since, self._due = 0, max(FEW, (1 if index.exact else SELDOM) * self._count)
-        return index
+        return index, vectors
 
 
 def importance(like: NDArray[np.int64], other: NDArray[np.int64], most: int = MOST) -> Scores:

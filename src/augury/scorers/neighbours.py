@@ -14,19 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.ids import Ids, Mask
+from augury.scorers.products import Matrix as Vectors
 from augury.scorers.products import distances, product, squares
 
-Vectors = NDArray[np.float32]
 EXACT = 100_000
-"""Up to so many samples all neighbours are found."""
-CELL, LARGE_CELL = 512, 2048
+"""Up to so many samples all neighbours are found. That costs up to three times as much, and where embeddings do not lie
+in clusters finds a third more."""
+CELL, LARGE_CELL = 512, 1024
 """Samples per cell, where the search is exact and where it is not."""
 LOOKS = 4
 """Where it is not, so many of the nearest cells are looked at."""
 FEW = 1024
 """Before so many updates nothing is arranged anew."""
-MOST = 127
+LARGEST = 127
 """The largest number of a byte."""
+BLOCK = 1 << 22
+"""So many distances are looked at together, at most."""
 CLIPPED = 0.01
 """When more of the numbers than this are too large for their byte, a byte's unit is chosen anew."""
 
@@ -89,11 +92,7 @@ class _Cell:
 
 
 class Neighbours:
-    """The vectors of one dataset. One owner thread.
-
-    A vector comes with `lost`: what its projection lacks, as a squared length, which is its part of every squared
-    distance.
-    """
+    """The vectors of one dataset. One owner thread."""
 
     def __init__(self, samples: int, dimensions: int, *, exact: bool | None = None) -> None:
         self.exact = samples <= EXACT if exact is None else exact
@@ -107,15 +106,16 @@ class Neighbours:
         self._reach: Vectors = np.zeros(1, np.float32)
         """How far each cell's members are from its centre, at most."""
         self._cells = [_Cell(dimensions, self._kind)]
-        self.count = 0
-        """How many vectors there are."""
+        self._origin: Vectors = np.zeros(dimensions, np.float32)
+        """Subtracted from all vectors that are held, so that differences of large numbers keep their digits."""
+        self._buffer: Vectors = np.empty((0, dimensions), np.float32)
         self._since = self._due = self._clipped = 0
         self._rng = np.random.default_rng(0)
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        arrays = self._cell, self._row, self._centres
+        arrays = self._cell, self._row, self._centres, self._reach, self._buffer
         return sum(array.nbytes for array in arrays) + sum(cell.nbytes for cell in self._cells)
 
     def known(self, ids: Ids) -> Mask:
@@ -123,97 +123,110 @@ class Neighbours:
         there: Mask = self._cell[ids] >= 0
         return there
 
-    def update(self, ids: Ids, vectors: Vectors, lost: Vectors) -> None:
+    def update(self, ids: Ids, vectors: Vectors) -> None:
         """New vectors of different samples."""
+        if self._due == 0 and len(ids):
+            self._origin = vectors.mean(axis=0)
         self._since += len(ids)
-        self._put(ids, vectors, lost)
+        self._put(ids, vectors - self._origin)
         if self._since >= self._due:
             self.arrange()
 
-    def get(self, ids: Ids) -> tuple[Vectors, Vectors]:
-        """Vectors, and what they lack."""
-        vectors, halves = np.empty((len(ids), self._dimensions), np.float32), np.empty(len(ids), np.float32)
-        for cell, at in self._by_cell(self._cell[ids]):
-            rows = self._row[ids[at]]
-            vectors[at], halves[at] = self._cells[cell].vectors[rows], self._cells[cell].halves[rows]
-        vectors *= np.float32(self._unit)
-        return vectors, np.maximum(2 * halves - squares(vectors), 0)
+    def get(self, ids: Ids) -> Vectors:
+        """Vectors as they were given, or in bytes nearly so."""
+        return self._get(ids) + self._origin
 
     def within(self, ids: Ids, radius: float, most: int) -> Edges:
         """Who lies within the radius of each, at most so many and then the nearest; oneself left out."""
-        vectors, lost = self.get(ids)
+        vectors = self._get(ids)
         look = self._cells_to_look_at(vectors, radius)
-        # Of vectors x and y: xy - |y|²/2 >= (|x|² - radius²)/2 where they are near; what is lost adds to the lengths.
-        limit = _half(squares(vectors) + lost - np.float32(radius**2))
+        # Of vectors x and y: xy - |y|²/2 >= (|x|² - radius²)/2 where they are near.
+        limit = (squares(vectors) - np.float32(radius**2)) * np.float32(0.5)
         vectors *= np.float32(self._unit)
         rows, others, excess = [], [], []
         for at, cell in zip(look.T, self._cells, strict=True):
             asked = np.flatnonzero(at)
-            if len(asked) == 0 or cell.count == 0:
-                continue
-            near = product(cell.vectors.astype(np.float32, copy=False), np.ascontiguousarray(vectors[asked].T))
-            near -= cell.halves[:, None]
-            near -= limit[asked]
-            found = np.flatnonzero(near >= 0)
-            member, row = np.divmod(found, len(asked))
-            rows.append(asked[row])
-            others.append(cell.ids[member])
-            excess.append(near.ravel()[found])
+            together = max(1, BLOCK // max(1, cell.count))
+            for start in range(0, len(asked) if cell.count else 0, together):
+                some = asked[start : start + together]
+                near = product(self._floats(cell), np.ascontiguousarray(vectors[some].T))
+                near -= cell.halves[:, None]
+                near -= limit[some]
+                _keep_nearest(near, most + 1)  # one of them is oneself
+                found = np.flatnonzero(near >= 0)
+                member, row = np.divmod(found, len(some))
+                rows.append(some[row])
+                others.append(cell.ids[member])
+                excess.append(near.ravel()[found])
         return _nearest(ids, rows, others, excess, most)
 
-    def turn(self, rotation: Vectors) -> None:
-        """Every vector is multiplied by this matrix."""
-        self.arrange(rotation)
-
-    def arrange(self, rotation: Vectors | None = None) -> None:
+    def arrange(self) -> None:
         """Choose cells anew, and the unit."""
         ids = np.flatnonzero(self._cell >= 0)
         self._since, self._due, self._clipped = 0, max(FEW, len(ids)), 0
         if len(ids) == 0:
             return
         count = max(1, len(ids) // (CELL if self.exact else LARGE_CELL))
-        sample = self._rng.choice(ids, min(len(ids), 16 * count), replace=False)
-        vectors = _turned(self.get(sample)[0], rotation)
+        sample = self._get(self._rng.choice(ids, min(len(ids), 16 * count), replace=False))
+        move = sample.mean(axis=0)
+        sample -= move
+        self._origin = self._origin + move
         old, unit = self._cells, self._unit
         self._cells = [_Cell(self._dimensions, self._kind) for _ in range(count)]
         if not self.exact:
-            self._unit = _unit_for(vectors)
-        self._centres, self._reach = _means(vectors, count), np.zeros(count, np.float32)
-        self._cell[ids], self.count = -1, 0
-        for cell in old:
+            self._unit = _unit_for(sample)
+        self._centres, self._reach = _means(sample, count), np.zeros(count, np.float32)
+        self._cell[ids] = -1
+        while old:
+            cell = old.pop()  # its memory is not needed while the others are put
             for start in range(0, cell.count, FEW):
                 part = slice(start, min(start + FEW, cell.count))
                 held = cell.vectors[part].astype(np.float32) * np.float32(unit)
-                lost = np.maximum(2 * cell.halves[part] - squares(held), 0)
-                self._put(cell.ids[part].astype(np.int64), _turned(held, rotation), lost)
+                self._put(cell.ids[part].astype(np.int64), held - move)
 
-    def _put(self, ids: Ids, vectors: Vectors, lost: Vectors) -> None:
+    def _floats(self, cell: _Cell) -> Vectors:
+        """A cell's vectors; of bytes, in memory that the next cell uses again."""
+        if self.exact:
+            return cell.vectors
+        if len(self._buffer) < cell.count:
+            self._buffer = np.empty((cell.count + cell.count // 4, self._dimensions), np.float32)
+        floats = self._buffer[: cell.count]
+        np.copyto(floats, cell.vectors)
+        return floats
+
+    def _get(self, ids: Ids) -> Vectors:
+        """Vectors without their origin."""
+        vectors = np.empty((len(ids), self._dimensions), np.float32)
+        for cell, at in _by_cell(self._cell[ids]):
+            vectors[at] = self._cells[cell].vectors[self._row[ids[at]]]
+        vectors *= np.float32(self._unit)
+        return vectors
+
+    def _put(self, ids: Ids, vectors: Vectors) -> None:
         if self._unit == 0:
             self._unit = _unit_for(vectors)
         held = vectors
         if not self.exact:
             held = np.rint(vectors / np.float32(self._unit))
-            self._clipped += int(np.count_nonzero(np.abs(held) > MOST))
-            held = np.clip(held, -MOST, MOST)
+            self._clipped += int(np.count_nonzero(np.abs(held) > LARGEST))
+            held = np.clip(held, -LARGEST, LARGEST)
             vectors = held * np.float32(self._unit)
             if self._clipped > CLIPPED * self._dimensions * (FEW + self._since):
-                self._due = 0  # the unit is too small by now
+                self._due = 1  # the unit is too small by now
         self._take_out(ids[self._cell[ids] >= 0])
         gaps = distances(vectors, self._centres)
         nearest = gaps.argmin(axis=1)
         np.maximum.at(self._reach, nearest, gaps[np.arange(len(ids)), nearest])
-        halves = _half(squares(vectors) + lost)
-        for cell, at in self._by_cell(nearest):
+        halves = squares(vectors) * np.float32(0.5)
+        for cell, at in _by_cell(nearest):
             self._row[ids[at]] = self._cells[cell].add(ids[at], held[at], halves[at])
         self._cell[ids] = nearest
-        self.count += len(ids)
 
     def _take_out(self, ids: Ids) -> None:
-        for cell, at in self._by_cell(self._cell[ids]):
+        for cell, at in _by_cell(self._cell[ids]):
             moved, rows = self._cells[cell].take_out(self._row[ids[at]])
             self._row[moved] = rows
         self._cell[ids] = -1
-        self.count -= len(ids)
 
     def _cells_to_look_at(self, vectors: Vectors, radius: float) -> Mask:
         """(asked, cells): those that are not too far away for the triangle inequality; of many, the nearest."""
@@ -223,18 +236,24 @@ class Neighbours:
             look &= gaps <= np.partition(gaps, LOOKS - 1, axis=1)[:, LOOKS - 1 : LOOKS]
         return look
 
-    @staticmethod
-    def _by_cell(cells: NDArray[Any]) -> list[tuple[int, NDArray[np.int64]]]:
-        """Each cell that is named, and the places where it is."""
-        order = cells.argsort(kind="stable")
-        ordered = cells[order]
-        starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(cells) else order
-        return list(zip(ordered[starts].tolist(), np.split(order, starts[1:]), strict=True)) if len(cells) else []
+
+def _by_cell(cells: NDArray[Any]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Each cell that is named, and the places where it is."""
+    if len(cells) == 0:
+        return []
+    order = cells.argsort(kind="stable")
+    ordered = cells[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    return list(zip(ordered[starts].tolist(), np.split(order, starts[1:]), strict=True))
 
 
-def _half(squares: Vectors) -> Vectors:
-    half: Vectors = squares * np.float32(0.5)
-    return half
+def _keep_nearest(near: Vectors, most: int) -> None:
+    """Of each column that has more than so many from 0 on, only the highest stay so (and those as high as the last)."""
+    often = np.count_nonzero(near >= 0, axis=0)
+    for column in np.flatnonzero(often > most):
+        values = near[:, column]
+        last = np.partition(values, len(values) - most)[len(values) - most]
+        values[values < last] = -1
 
 
 def _means(vectors: Vectors, count: int) -> Vectors:
@@ -249,13 +268,9 @@ def _means(vectors: Vectors, count: int) -> Vectors:
     return centres
 
 
-def _turned(vectors: Vectors, rotation: Vectors | None) -> Vectors:
-    return vectors if rotation is None else vectors @ rotation
-
-
 def _unit_for(vectors: Vectors) -> float:
     """So that a byte holds nearly all numbers of such vectors, and twice that: they grow while a network learns."""
-    return max(2 * float(np.quantile(np.abs(vectors), 0.999)) / MOST, 1e-30)
+    return max(2 * float(np.quantile(np.abs(vectors), 0.999)) / LARGEST, 1e-30)
 
 
 def _nearest(

@@ -13,10 +13,22 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float32]
 PIECE = 1 << 18
 """Multiplications of one piece: OpenBLAS divides products of more than 4 x 65,536."""
+ROWS = 16
+"""A piece has at least so many rows: fewer would be as slow as no BLAS at all."""
 
 
 def product(left: Matrix, right: Matrix) -> Matrix:
     """left @ right."""
+    depth, width = right.shape
+    deepest = max(1, PIECE // (ROWS * max(1, width)))
+    made = _product(left[:, :deepest], right[:deepest])
+    for start in range(deepest, depth, deepest):
+        made += _product(left[:, start : start + deepest], right[start : start + deepest])
+    return made
+
+
+def _product(left: Matrix, right: Matrix) -> Matrix:
+    """As many rows at a time as make a piece."""
     left = np.ascontiguousarray(left)
     height, (depth, width) = len(left), right.shape
     made = np.empty((height, width), np.float32)

@@ -169,8 +169,8 @@ class _Cache:
     def wanted(self) -> Ids:
         return self._policy.wanted(self._policy.capacity)
 
-    def progress(self, done: float, accuracies: Sequence[float]) -> None:
-        self._policy.progress(done, accuracies)
+    def progress(self, done: float, spreads: Sequence[float], accuracies: Sequence[float]) -> None:
+        self._policy.progress(done, spreads, accuracies)
 
 
 class _Training:

@@ -69,7 +69,8 @@ def _again(twin: Policy, record: Record) -> tuple[Mask | None, Ids | None]:
             twin.learn(record.ids, record.scores, record.kin)
         case "progress":
             assert record.scores is not None
-            twin.progress(float(record.scores[0]), record.scores[1:].tolist())
+            done, *told = record.scores.tolist()
+            twin.progress(done, told[: record.number], told[record.number :])
         case "resize":
             return None, twin.resize(record.number)
         case "forget":

@@ -187,7 +187,8 @@ class _Pair:
 
     def progress(self, ids: Ids, number: int) -> None:
         """Training goes on; accuracies as shares or percentages."""
-        self._unchanged("progress", number % 11 / 10, (ids / 7 + 0.1).tolist())
+        spreads = [0.5 - 0.1 * epoch for epoch in range(number % 7)]
+        self._unchanged("progress", number % 11 / 10, spreads, (ids / 7 + 0.1).tolist())
         assert all(np.isfinite(value) for value in self.policy.gauges.values())
 
     def wanted(self, ids: Ids, number: int) -> None:

@@ -54,7 +54,8 @@ def capture_embeddings(model: torch.nn.Module, layer: torch.nn.Module | str | No
     """Catch what flows into a layer: one of the model's modules, or its name. By default the last fully connected one,
     whose input is the penultimate layer's output.
 
-    Rows of several positions (a sequence, a picture) are laid end to end: name a layer behind the pooling.
+    Rows of several positions (a sequence, a picture) are laid end to end: name a layer behind the pooling. Where
+    dropout comes just before the last layer, name the dropout: what flows into it does not depend on chance.
     """
     return Captured(layer if isinstance(layer, torch.nn.Module) else _find(model, layer))
 
