@@ -215,3 +215,19 @@ def test_arrays_survive_packing(array):
     assert np.array_equal(back, array)
     assert back.flags.writeable
     assert np.array_equal(unpack(pack(array[::2]), np.int64), array[::2])
+
+
+def test_how_far_scores_differ_is_noted_once_per_epoch_and_saved():
+    known = Knowledge.none(4)
+    known.note_spread(0)
+    assert known.spreads == {}  # nothing was told
+    known.learn(np.arange(3), np.array([0.0, 2.0, 4.0], np.float32))
+    known.note_spread(1)
+    known.learn(np.arange(2), np.array([3.0, 3.0], np.float32))
+    known.note_spread(1)  # the epoch goes on after an interruption
+    assert known.spreads == {1: pytest.approx(np.std([0, 2, 4]))}
+    known.note_spread(2)
+    assert known.spreads[2] == pytest.approx(np.std([3, 3, 4]))
+    assert Knowledge.from_state(json.loads(json.dumps(known.state_dict())), 4).spreads == known.spreads
+    known.note_spread(1)  # back in time
+    assert list(known.spreads) == [1]

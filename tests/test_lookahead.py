@@ -44,6 +44,9 @@ class Cache:
     def wanted(self):
         return NONE
 
+    def progress(self, done, spreads, accuracies):
+        pass
+
 
 class Drawing:
     """Draws a few by epoch and arranges them the other way round; notes when and by what it was asked to."""

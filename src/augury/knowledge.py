@@ -70,10 +70,10 @@ class Knowledge:
         return [total / count for _, (total, count) in sorted(self.losses.items())]
 
     def note_spread(self, epoch: int) -> None:
-        """An epoch begins: how far the scores differ. Epochs of another course of training are forgotten."""
+        """An epoch begins, or goes on: how far the scores differ. Later epochs, of another course, are forgotten."""
+        self.spreads = {number: spread for number, spread in self.spreads.items() if number <= epoch}
         told = self.scores[self.scores != UNTOLD]
-        if len(told):
-            self.spreads = {number: spread for number, spread in self.spreads.items() if number < epoch}
+        if len(told) and epoch not in self.spreads:
             self.spreads[epoch] = float(told.std(dtype=np.float64))
 
     def after(self, ids: Ids, epoch: int) -> Knowledge:
@@ -99,7 +99,11 @@ class Knowledge:
         """Everything, in strings and plain numbers."""
         curve = [[epoch, *sums] for epoch, sums in self.losses.items()]
         arrays = {"scores": pack(self.scores), "seen": pack(self.seen)}
-        curves = {"losses": curve, "accuracies": list(self.accuracies), "spreads": list(self.spreads.items())}
+        curves = {
+            "losses": curve,
+            "accuracies": list(self.accuracies),
+            "spreads": [list(item) for item in self.spreads.items()],
+        }
         return {**arrays, "told": self.told, **curves}
 
     @classmethod

@@ -158,6 +158,7 @@ class Learning:
             begun |= _packed(Begun(order, self._taken, weights))
         known, fresh = self.feedback.snapshot()
         known.seen = self._seen
+        known.spreads = {number: spread for number, spread in known.spreads.items() if number <= epoch}
         saved = {"fresh": pack(fresh), "scorer": self.feedback.scorer_state()}
         return {"learned": begun | saved | known.state_dict()}
 
