@@ -225,7 +225,7 @@ def ours(given: Given, right: Truth, radius: float) -> dict[str, Any]:
     index = graph._index
     assert index is not None
     began = clock()
-    index.turn(np.eye(index._dimensions, dtype=np.float32))
+    index.arrange()
     arranging = (clock() - began) / given.samples
     peak = resident(peak=True) - before
     graph.radius = as_seen(index, data.queries[:64], far)
@@ -240,14 +240,14 @@ def ours(given: Given, right: Truth, radius: float) -> dict[str, Any]:
     whole, updating, searching = np.median(np.array(took), axis=0) / BATCH
 
     own = as_seen(index, data.queries, far)
-    looked = index._cells_to_look_at(index.get(data.queries)[0], own)
+    looked = index._cells_to_look_at(index._get(data.queries), own)
     sizes = np.array([cell.count for cell in index._cells])
     edges, near = ask(index, data.queries, radius), ask(index, data.queries, far)
     found = {
         "ours": agreement(data, right, radius, edges, near),
         "own radius": agreement(data, right, radius, ask(index, data.queries, own), near),
     }
-    kind, index.exact = index.exact, True
+    kind, neighbours.LOOKS = index.exact, len(index._cells)
     edges, near = ask(index, data.queries, own), ask(index, data.queries, far)
     found["own, all cells"] = agreement(data, right, radius, edges, near)
     return {
@@ -285,9 +285,9 @@ def as_seen(index: Neighbours, queries: Any, far: float) -> float:
     """The radius at which half of the queries have so many neighbours as the index sees distances."""
     radii = []
     for query, near in zip(queries, ask(index, queries, far), strict=True):
-        vectors, lost = index.get(np.append(near, query))
-        squared = distances(vectors[-1:], vectors[:-1])[0] ** 2 + lost[:-1] + lost[-1]
-        radii.append(np.sqrt(np.sort(squared)[DEGREE - 1]) if len(near) >= DEGREE else np.inf)
+        vectors = index._get(np.append(near, query))
+        gaps = distances(vectors[-1:], vectors[:-1])[0]
+        radii.append(np.sort(gaps)[DEGREE - 1] if len(near) >= DEGREE else np.inf)
     return float(np.median(radii))
 
 
@@ -297,9 +297,7 @@ def peer(given: Given, right: Truth, radius: float, threads: int) -> dict[str, A
 
     data = Data(given)
     projection = Projection(WIDTH)
-    some = [projection.project(data.block(block)[1])[0] for block in range(min(8, data.blocks))]
-    projection.refit()
-    some = [projection.project(data.block(block)[1])[0] for block in range(min(8, data.blocks))]
+    some = [projection.project(data.block(block)[1]) for block in range(min(8, data.blocks))]
     unit = np.float32(2 * np.quantile(np.abs(np.concatenate(some)), 0.999) / 127)
 
     def make() -> Any:
@@ -310,11 +308,11 @@ def peer(given: Given, right: Truth, radius: float, threads: int) -> dict[str, A
     small.search(np.zeros(some[0].shape, np.int8), MOST, threads=1)
     before = settle()
     index = make()
-    lost, labels = np.zeros(given.samples, np.float32), np.full(given.samples, -1, np.int32)
+    labels = np.full(given.samples, -1, np.int32)
     first = 0.0
 
     def vectors_of(ids: Any, embeddings: Any) -> Any:
-        vectors, lost[ids] = projection.project(embeddings)
+        vectors = projection.project(embeddings)
         return np.clip(np.rint(vectors / unit), -127, 127).astype(np.int8)
 
     def search(ids: Any, vectors: Any) -> tuple[Any, Any, Any]:
@@ -323,7 +321,7 @@ def peer(given: Given, right: Truth, radius: float, threads: int) -> dict[str, A
         keys, there = found.keys.astype(np.int64), np.arange(MOST + 1) < np.reshape(found.counts, (-1, 1))
         keys = np.where(there, keys, 0)
         there &= keys != ids[:, None]
-        squared = found.distances * unit**2 + lost[keys] + lost[ids][:, None]
+        squared = found.distances * unit**2
         return keys, np.where(there, squared, np.inf), found.computed_distances
 
     for block in range(data.blocks):
@@ -383,18 +381,13 @@ def crossover(samples: int, clustered: bool, minibatches: int) -> dict[str, floa
     rng = np.random.default_rng(1)
     if clustered:
         data, projection = Data(Given(samples, 1.0, 0, 0)), Projection(WIDTH)
-        for block in range(8):
-            projection.project(data.block(block)[1])
-        projection.refit()
-        made = [projection.project(data.block(block)[1]) for block in range(data.blocks)]
-        vectors, lost = np.concatenate([rows for rows, _ in made]), np.concatenate([rest for _, rest in made])
+        vectors = np.concatenate([projection.project(data.block(block)[1]) for block in range(data.blocks)])
     else:
         turn = np.linalg.qr(rng.standard_normal((64, 64)))[0] * np.arange(1, 65)[:, None] ** -0.5
         vectors = rng.standard_normal((samples, 64), np.float32) @ turn.astype(np.float32)
-        lost = np.zeros(samples, np.float32)
     some = rng.choice(samples, 64, replace=False)
-    squared = distances(vectors[some], vectors) ** 2 + lost[some, None] + lost
-    radius = float(np.sqrt(np.median(np.partition(squared, DEGREE, axis=1)[:, DEGREE])))
+    gaps = distances(vectors[some], vectors)
+    radius = float(np.median(np.partition(gaps, DEGREE, axis=1)[:, DEGREE]))
     parts = [rng.choice(samples, BATCH, replace=False) for _ in range(minibatches)]
     result: dict[str, float] = {}
     edges: dict[bool, int] = {}
@@ -402,12 +395,12 @@ def crossover(samples: int, clustered: bool, minibatches: int) -> dict[str, floa
         index = Neighbours(samples, 64, exact=exact)
         for start in range(0, samples, 1024):
             part = np.arange(start, min(start + 1024, samples))
-            index.update(part, vectors[part], lost[part])
+            index.update(part, vectors[part])
         index.arrange()
         took, edges[exact] = [], 0
         for part in parts:
             began = clock()
-            index.update(part, vectors[part], lost[part])
+            index.update(part, vectors[part])
             found = index.within(part, radius, MOST)
             took.append(clock() - began)
             edges[exact] += len(found.rows)
