@@ -259,7 +259,8 @@ def _keep_nearest(near: Vectors, most: int) -> None:
 def _means(vectors: Vectors, count: int) -> Vectors:
     """Centres of so many cells: the means of those that are nearest to each of the first so many (Lloyd's step)."""
     centres = vectors[:count].copy()
-    nearest = distances(vectors, centres).argmin(axis=1)
+    parts = (vectors[start : start + FEW] for start in range(0, len(vectors), FEW))
+    nearest = np.concatenate([distances(part, centres).argmin(axis=1) for part in parts])
     sums = np.zeros_like(centres)
     np.add.at(sums, nearest, vectors)
     sizes = np.bincount(nearest, minlength=len(centres))
