@@ -37,6 +37,15 @@ def report(result: dict[str, Any], file: Path | None = None) -> None:
         file.write_text(text + "\n")
 
 
+def without_data(options: argparse.Namespace) -> bool:
+    """Whether CIFAR-10 is needed and not there; then that is reported."""
+    if options.data is not None:
+        return False
+    say("skipped: the packed CIFAR-10 files are not part of the project; say where they are with --data DIR")
+    report({"skipped": "no --data DIR with the packed CIFAR-10 files"}, options.json)
+    return True
+
+
 def limit(value: float, at_least: float | None = None, at_most: float | None = None) -> dict[str, Any]:
     """A figure beside what it should reach."""
     good = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)

@@ -29,7 +29,7 @@ import numpy as np
 
 import _cifar
 import augury
-from _common import arguments, limit, report, say
+from _common import arguments, limit, report, say, without_data
 from augury.ids import Ids
 from augury.learner import Learner, one_thread
 from augury.packages import PackageStore
@@ -148,9 +148,7 @@ def main() -> None:
         seeds={"type": int, "default": None, "metavar": "N", "help": "accuracy runs of each kind (default: 3)"},
         only={"choices": ("times", "accuracy"), "help": "one half of it"},
     )
-    if options.data is None:
-        say("skipped: the packed CIFAR-10 files are not part of the project; say where they are with --data DIR")
-        report({"skipped": "no --data DIR with the packed CIFAR-10 files"}, options.json)
+    if without_data(options):
         return
     began = time.perf_counter()
     small, large, epochs, seeds = (500, 1_000, 7, 1) if options.quick else (5_000, 10_000, 15, 3)

@@ -34,7 +34,7 @@ import torch
 
 import _cifar
 import augury
-from _common import arguments, limit, report, say
+from _common import arguments, limit, report, say, without_data
 from augury.learner import Learner, one_thread
 from augury.recipes import Recipe, find
 from augury.samplers.bounded import Bounded
@@ -221,9 +221,7 @@ def main() -> None:
         seeds={"type": int, "default": None, "metavar": "N", "help": "runs of each kind (default: 3)"},
         plot={"type": Path, "metavar": "FILE", "help": "draw the points there"},
     )
-    if options.data is None:
-        say("skipped: the packed CIFAR-10 files are not part of the project; say where they are with --data DIR")
-        report({"skipped": "no --data DIR with the packed CIFAR-10 files"}, options.json)
+    if without_data(options):
         return
     samples, epochs, count = (2_000, 3, 1) if options.quick else (10_000, 15, 3)
     samples, epochs = options.samples or samples, options.epochs or epochs

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 import _cifar
-from _common import arguments, report, say
+from _common import arguments, report, without_data
 from augury.commands.record import BATCH, WIDTH, check_out, check_torch, run
 from augury.errors import ConfigError
 from augury.pictures import Pictures
@@ -53,9 +53,7 @@ def main() -> None:
         seed={"type": int, "default": 0},
         force={"action": "store_true", "help": "replace FILE if it exists"},
     )
-    if options.data is None:
-        say("skipped: the packed CIFAR-10 files are not part of the project; say where they are with --data DIR")
-        report({"skipped": "no --data DIR with the packed CIFAR-10 files"}, options.json)
+    if without_data(options):
         return
     with tempfile.TemporaryDirectory() as aside:
         tried = Path(aside, "field.npz")

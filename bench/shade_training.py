@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy
 
 import _cifar
 import augury
-from _common import arguments, limit, report, say, seconds
+from _common import arguments, limit, report, say, seconds, without_data
 from augury.cache import Cache
 from augury.feedback import Feedback
 from augury.learner import one_thread
@@ -302,9 +302,7 @@ def main() -> None:
         seed={"type": int, "default": 0},
         plot={"type": Path, "metavar": "FILE", "help": "draw the curves there"},
     )
-    if options.data is None:
-        say("skipped: the packed CIFAR-10 files are not part of the project; say where they are with --data DIR")
-        report({"skipped": "no --data DIR with the packed CIFAR-10 files"}, options.json)
+    if without_data(options):
         return
     cifar = _cifar.load(options.data)
     if options.quick:

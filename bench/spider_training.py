@@ -34,7 +34,7 @@ import torch
 import _cifar
 import augury
 import augury.torch
-from _common import arguments, limit, report, say
+from _common import arguments, limit, report, say, without_data
 from augury.ids import Ids, Scores
 from augury.learner import Learner, one_thread
 from augury.recipes import Recipe, find
@@ -219,9 +219,7 @@ def main() -> None:
         seeds={"type": int, "default": 3, "metavar": "N", "help": "accuracy runs of each recipe (default: 3)"},
         only={"choices": ("times", "accuracy", "scorer"), "help": "one part of it"},
     )
-    if options.data is None:
-        say("skipped: the packed CIFAR-10 files are not part of the project; say where they are with --data DIR")
-        report({"skipped": "no --data DIR with the packed CIFAR-10 files"}, options.json)
+    if without_data(options):
         return
     began = time.perf_counter()
     samples, epochs = (

@@ -151,13 +151,13 @@ class Neighbours:
                 some = asked[start : start + together]
                 near = product(self._floats(cell), np.ascontiguousarray(vectors[some].T))
                 near -= cell.halves[:, None]
-                near -= limit[some]
-                _keep_nearest(near, most + 1)  # one of them is oneself
-                found = np.flatnonzero(near >= 0)
+                close = near >= limit[some]
+                _keep_nearest(close, near, most + 1)  # one of them is oneself
+                found = np.flatnonzero(close)
                 member, row = np.divmod(found, len(some))
                 rows.append(some[row])
                 others.append(cell.ids[member])
-                excess.append(near.ravel()[found])
+                excess.append(near.ravel()[found] - limit[rows[-1]])
         return _nearest(ids, rows, others, excess, most)
 
     def arrange(self) -> None:
@@ -247,13 +247,11 @@ def _by_cell(cells: NDArray[Any]) -> list[tuple[int, NDArray[np.int64]]]:
     return list(zip(ordered[starts].tolist(), np.split(order, starts[1:]), strict=True))
 
 
-def _keep_nearest(near: Vectors, most: int) -> None:
-    """Of each column that has more than so many from 0 on, only the highest stay so (and those as high as the last)."""
-    often = np.count_nonzero(near >= 0, axis=0)
-    for column in np.flatnonzero(often > most):
+def _keep_nearest(close: Mask, near: Vectors, most: int) -> None:
+    """Of each column that has more close ones than that, only the nearest stay so (and those as near as the last)."""
+    for column in np.flatnonzero(np.count_nonzero(close, axis=0) > most):
         values = near[:, column]
-        last = np.partition(values, len(values) - most)[len(values) - most]
-        values[values < last] = -1
+        close[:, column] &= values >= np.partition(values, len(values) - most)[len(values) - most]
 
 
 def _means(vectors: Vectors, count: int) -> Vectors:
