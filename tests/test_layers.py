@@ -13,12 +13,14 @@ ROOT = Path(augury.__file__).parent
 
 LAYERS = (
     {"ids", "errors", "units", "buffers", "knowledge"},
-    {"catalog", "encoding"},
+    {"columns", "catalog", "encoding"},
     {"sources", "scorers", "samplers", "policies", "tiers"},
     {"recipes", "metrics", "step", "cache", "jobs", "trace", "distributed", "collate"},
     {
         "sim",
         "fetch",
+        "digests",
+        "journal",
         "gather",
         "batch",
         "arguments",

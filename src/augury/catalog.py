@@ -4,42 +4,32 @@ No Python object per sample lives here: ten million samples are a handful of Num
 one file, so opening is instant and all processes of a machine share the pages. Finding samples (scanning a
 folder, reading tar headers) is the business of each source; reading them as well.
 
-The file `catalog` inside the catalog's directory:
-
-    20 bytes    magic, version, length of the header, its CRC
-    header      JSON: where the columns lie, and everything that is not a column
-    columns     raw, each aligned to 64 bytes
-
-It is written aside and renamed, and its length is in the header: a torn file is refused, never misread.
+It is the file `catalog` inside the catalog's directory (`columns` says how it is laid out), written aside and renamed.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import shlex
 import shutil
-import struct
 import tempfile
 import uuid
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from augury.columns import raw_bytes, read_columns, write_columns
 from augury.errors import CatalogError
 
 FILE = "catalog"
-VERSION = 1
-_MAGIC = b"AUGURY-C"
-_PREAMBLE = struct.Struct("<8sIII")
-_ALIGN = 64
+DIGEST = 32
+"""Bytes of a content digest."""
 
 Progress: TypeAlias = Callable[[int, int | None], None]
 """Called now and then, by the calling thread, with how many are done and, where known, of how many."""
@@ -97,6 +87,7 @@ class Catalog:
         shard: NDArray[np.int32] | None = None,
         shard_sizes: NDArray[np.int64] | None = None,
         offsets: NDArray[np.int64] | None = None,
+        changed: NDArray[np.int64] | None = None,  # times of change of the files (samples or shards), in ns
         digests: NDArray[np.uint8] | None = None,
         options: dict[str, Any] | None = None,
         path: Path | None = None,
@@ -105,13 +96,15 @@ class Catalog:
         self.kind, self.root, self.path = kind, root, path
         self.labels, self.classes = labels, tuple(classes)
         self.names, self.shards, self.shard, self.shard_sizes = names, shards, shard, shard_sizes
-        self.offsets, self.digests = offsets, digests
+        self.offsets, self.changed, self.digests = offsets, changed, _checked_digests(digests, len(self.sizes))
         self.options = dict(options or {})
         self._fingerprint = fingerprint
         self._copy: Path | None = None
         for name, column in (("labels", labels), ("names", names), ("shard", shard), ("offsets", offsets)):
             if column is not None and len(column) != len(self):
                 raise CatalogError(f"{len(self)} samples but {len(column)} {name}")
+        if changed is not None and len(changed) != (files := len(self if shards is None else shards)):
+            raise CatalogError(f"{files} files but {len(changed)} times of change")
         if labels is not None and (labels.dtype.hasobject or labels.dtype.names):
             raise CatalogError(f"labels must be plain numbers or strings, not {labels.dtype}")
 
@@ -145,9 +138,16 @@ class Catalog:
 
     def rooted(self, root: str | os.PathLike[str]) -> Catalog:
         """The same catalog for data that is mounted elsewhere."""
-        moved = Catalog.__new__(Catalog)
-        moved.__dict__.update(self.__dict__, root=os.path.abspath(root))
-        return moved
+        return self._with(root=os.path.abspath(root))
+
+    def with_digests(self, digests: NDArray[np.uint8] | None) -> Catalog:
+        """The same catalog with these content digests, a row per sample; a row of zeros is a digest not known."""
+        return self._with(digests=_checked_digests(digests, len(self)), _copy=None)
+
+    def _with(self, **changes: Any) -> Catalog:
+        other = Catalog.__new__(Catalog)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
 
     @property
     def target(self) -> str:
@@ -157,14 +157,23 @@ class Catalog:
     @property
     def refresh_command(self) -> str:
         """The command line that indexes the same data again, in the same way and to the same place."""
-        words = ["augury", "index", self.target]
-        if self.path is not None and self.path.absolute() != default_place(self.target).absolute():
-            words += ["--out", str(self.path)]
+        words = self._command("index")
         if self.options.get("labels", "auto") != "auto":
             words += ["--labels", self.options["labels"]]
         if self.options.get("extensions"):
             words += ["--extensions", ",".join(self.options["extensions"])]
         return shlex.join(words)
+
+    @property
+    def digest_command(self) -> str:
+        """The command line that makes the content digests, or renews them."""
+        return shlex.join(self._command("digest"))
+
+    def _command(self, name: str) -> list[str]:
+        words = ["augury", name, self.target]
+        if self.path is not None and self.path.absolute() != default_place(self.target).absolute():
+            words += ["--out", str(self.path)]
+        return words
 
     @property
     def refresh_hint(self) -> str:
@@ -208,7 +217,7 @@ class Catalog:
         try:
             path.mkdir(parents=True, exist_ok=True)
             with open(aside, "wb") as file:
-                _write_file(file, self._header(path), self._columns())
+                write_columns(file, self._header(path), self._columns())
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(aside, path / FILE)
@@ -229,6 +238,7 @@ class Catalog:
             "shard": self.shard,
             "shard_sizes": self.shard_sizes,
             "offsets": self.offsets,
+            "changed": self.changed,
             "digests": self.digests,
         }
         for name, strings in (("names", self.names), ("shards", self.shards)):
@@ -253,7 +263,7 @@ class Catalog:
     def open(cls, path: str | os.PathLike[str]) -> Catalog:
         """Open a saved catalog by memory map; nothing is read but its header."""
         path = Path(path)
-        header, columns = _read_file(path / FILE)
+        header, columns = read_columns(path / FILE)
         sizes = columns.pop("sizes", None)
         if sizes is None:
             sizes = np.broadcast_to(np.int64(header["uniform_size"] or 0), header["samples"])
@@ -263,8 +273,9 @@ class Catalog:
         catalog.root = header["root"] or os.path.dirname(os.path.abspath(path))
         catalog.classes, catalog.options = tuple(header["classes"]), header["options"]
         catalog.names, catalog.shards = _strings(columns, "names"), _strings(columns, "shards")
-        for name in ("labels", "shard", "shard_sizes", "offsets", "digests"):
+        for name in ("labels", "shard", "shard_sizes", "offsets", "changed"):
             setattr(catalog, name, columns.get(name))
+        catalog.digests = _checked_digests(columns.get("digests"), len(sizes))
         catalog._fingerprint, catalog._copy = header["fingerprint"], None
         return catalog
 
@@ -300,14 +311,10 @@ def digest_of(*parts: bytes | NDArray[Any]) -> str:
 
     state = xxhash.xxh3_128()
     for part in parts:
-        data = part if isinstance(part, bytes) else _raw(part)
+        data = part if isinstance(part, bytes) else raw_bytes(part)
         state.update(len(data).to_bytes(8, "little"))
         state.update(data)
     return str(state.hexdigest())
-
-
-def _raw(array: NDArray[Any]) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _frugal(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], int | None]:
@@ -317,64 +324,18 @@ def _frugal(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], int | None]:
     return np.broadcast_to(sizes[0], sizes.shape), int(sizes[0])
 
 
+def _checked_digests(digests: NDArray[np.uint8] | None, samples: int) -> NDArray[np.uint8] | None:
+    if digests is not None and (digests.dtype != np.uint8 or digests.shape != (samples, DIGEST)):
+        raise CatalogError(f"digests must be uint8 of shape {(samples, DIGEST)}, not {digests.dtype}{digests.shape}")
+    return digests
+
+
 def _difference(file: str, expected: int) -> str | None:
     try:
         found = os.stat(file).st_size
     except OSError as error:
         return f"{file}: {(error.strerror or str(error)).lower()}"
     return None if found == expected else f"{file}: expected {expected} bytes, found {found}"
-
-
-def _aligned(position: int) -> int:
-    return -(-position // _ALIGN) * _ALIGN
-
-
-def _write_file(file: BinaryIO, header: dict[str, Any], columns: dict[str, NDArray[Any]]) -> None:
-    places: dict[str, tuple[str, tuple[int, ...], int]] = {}
-    end = 0
-    for name, column in columns.items():
-        start = _aligned(end)
-        places[name] = (column.dtype.str, column.shape, start)
-        end = start + column.nbytes
-    text = json.dumps(header | {"columns": places, "bytes": end}).encode()
-    file.write(_PREAMBLE.pack(_MAGIC, VERSION, len(text), zlib.crc32(text)) + text)
-    base = _aligned(file.tell())
-    for name, column in columns.items():
-        file.write(bytes(base + places[name][2] - file.tell()))
-        file.write(_raw(column))
-
-
-def _read_file(file: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    try:
-        length = file.stat().st_size
-        with file.open("rb") as opened:
-            preamble = opened.read(_PREAMBLE.size).ljust(_PREAMBLE.size, b"\0")
-            magic, version, header_length, crc = _PREAMBLE.unpack(preamble)
-            text = opened.read(header_length) if magic == _MAGIC and version == VERSION else b""
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise CatalogError(f"no catalog at {file.parent} ({reason}): make one with `augury index`") from error
-    if magic != _MAGIC:
-        raise CatalogError(f"{file} is not a catalog: remove it and run `augury index` again")
-    if version != VERSION:
-        raise CatalogError(
-            f"the catalog at {file.parent} has format {version}, this Augury reads format {VERSION}: "
-            "run `augury index` again"
-        )
-    if not text or len(text) != header_length or zlib.crc32(text) != crc:
-        raise CatalogError(f"the catalog at {file.parent} is damaged: run `augury index` again")
-    header: dict[str, Any] = json.loads(text)
-    base = _aligned(_PREAMBLE.size + header_length)
-    if length < base + header["bytes"] and header["bytes"]:
-        raise CatalogError(f"the catalog at {file.parent} is cut short: run `augury index` again")
-    # As plain arrays, which keep the map alive: every access to an np.memmap costs a microsecond of Python.
-    whole = np.memmap(file, np.uint8, "r").view(np.ndarray)
-    columns = {}
-    for name, (dtype, shape, start) in header["columns"].items():
-        kind = np.dtype(dtype)
-        stop = base + start + kind.itemsize * int(np.prod(shape, dtype=np.int64))
-        columns[name] = whole[base + start : stop].view(kind).reshape(shape)
-    return header, columns
 
 
 def _strings(columns: dict[str, NDArray[Any]], name: str) -> Strings | None:

@@ -18,6 +18,7 @@ from augury.errors import AuguryError
 
 COMMANDS = {
     "demo": "A slow store, a small cache, real training: recipes side by side.",
+    "digest": "Hash every sample, so that equal ones are known by their content.",
     "index": "Find all samples below a path once, so that later starts are instant.",
     "probe": "How fast are memory, disk and the store? By number of threads, into a file.",
     "record": "Train once and keep every sample's losses, to replay importance recipes.",

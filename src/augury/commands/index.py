@@ -18,7 +18,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from augury.catalog import Catalog, default_place
 from augury.catalog import Progress as Report
+from augury.digests import known
 from augury.errors import CatalogError, ConfigError
+from augury.journal import Journal
 from augury.sources import is_packed, local_path, normal_extensions
 
 
@@ -49,6 +51,8 @@ def index(
 
     A loader opened on PATH finds the catalog by itself. Run it again after the data has changed.
 
+    The digests of samples that have not changed are kept (augury digest).
+
     Examples:
 
       augury index /data/train                     (class folders: cat/1.jpg)
@@ -67,18 +71,18 @@ def index(
     if check:
         _check(data, place, console)
         return
-    catalog = _find(data, place, labels, extensions, console)
-    _save(catalog, place)
+    check_writable(data, place)
+    catalog = find(data, labels, normal_extensions(extensions), console)
+    with saving(), Journal(place) as journal:
+        catalog = journal.adopt(catalog)
     if not quiet:
         _summarise(catalog)
 
 
-def _find(data: Path, place: Path, labels: str, extensions: str | None, console: Console) -> Catalog:
-    if not data.exists():
-        raise ConfigError(f"{data} does not exist")
-    _check_writable(place)
+def find(data: Path, labels: str, extensions: list[str], console: Console) -> Catalog:
+    """Scan a path, with a bar."""
     with _progress(console, "indexing") as report:
-        return _finder(data)(data, labels=labels, extensions=normal_extensions(extensions), progress=report)
+        return _finder(data)(data, labels=labels, extensions=extensions, progress=report)
 
 
 def _finder(data: Path) -> Callable[..., Catalog]:
@@ -88,8 +92,10 @@ def _finder(data: Path) -> Callable[..., Catalog]:
     return index_packed if is_packed(data) else index_folder
 
 
-def _check_writable(place: Path) -> None:
+def check_writable(data: Path, place: Path) -> None:
     """Before the scan, which may take an hour, rather than after it."""
+    if not data.exists():
+        raise ConfigError(f"{data} does not exist")
     nearest = place.absolute()
     while not nearest.exists():
         nearest = nearest.parent
@@ -97,9 +103,11 @@ def _check_writable(place: Path) -> None:
         raise ConfigError(f"cannot write to {place}: choose another place with --out DIR")
 
 
-def _save(catalog: Catalog, place: Path) -> None:
+@contextmanager
+def saving() -> Iterator[None]:
+    """Where a catalog cannot be written, say what to do."""
     try:
-        catalog.save(place)
+        yield
     except CatalogError as error:
         raise CatalogError(f"{error}; choose another place with --out DIR") from error
 
@@ -162,6 +170,15 @@ def _line_now_and_then(console: Console, what: str, every: float = 10.0) -> Repo
     return report
 
 
+def digests_line(catalog: Catalog) -> str:
+    """How many samples have a digest, and what to do for the others."""
+    assert catalog.digests is not None
+    count = int(known(catalog.digests).sum())
+    if count == len(catalog):
+        return f"{count:,}"
+    return f"{count:,} of {len(catalog):,}; the others with: {catalog.digest_command}"
+
+
 def _summarise(catalog: Catalog) -> None:
     low, middle, high = catalog.sizes.min(), np.median(catalog.sizes), catalog.sizes.max()
     if catalog.labels is None:
@@ -177,6 +194,8 @@ def _summarise(catalog: Catalog) -> None:
         "sizes": f"{low:,} least, {middle:,.0f} median, {high:,} most",
         "catalog": str(catalog.path),
     }
+    if catalog.digests is not None:
+        lines["digests"] = digests_line(catalog)
     console = Console(soft_wrap=True, highlight=False)
     for name, value in lines.items():
         console.print(f"[bold]{name:<8}[/bold] {escape(value)}")

@@ -48,6 +48,14 @@ class ArraySource(Base):
         flat = self.features.view(np.ndarray).reshape(-1).view(np.uint8).data
         return [flat[id * size : (id + 1) * size] for id in ids.tolist()]
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the rows are here, rather than in a file that is mapped."""
+        array: Any = self.features
+        while isinstance(array, np.ndarray) and getattr(array, "_mmap", None) is None:
+            array = array.base
+        return not isinstance(array, np.memmap)
+
     def requests(self, ids: Ids) -> list[Ids]:
         """The whole batch is one request."""
         ids = self._checked(ids)

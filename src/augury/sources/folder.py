@@ -249,6 +249,7 @@ def _describe(root: str, chunks: list[_Chunk], top: list[bytes], options: dict[s
         labels=np.repeat(np.arange(len(counts)), counts) if labelled else None,
         classes=map(os.fsdecode, top) if labelled else (),
         names=paths,
+        changed=changed,
         options=options,
         fingerprint=digest_of(b"folder", sizes, paths.blob, paths.ends, changed),
     )

@@ -205,6 +205,7 @@ def _describe(root: str, names: list[str], shards: list[_Shard], options: dict[s
         shard=shard_of,
         shard_sizes=shard_sizes,
         offsets=offsets,
+        changed=changed,
         options=options | {"spans": spans},
         fingerprint=digest_of(b"packed", sizes, offsets, keys.blob, keys.ends, shard_of, shard_sizes, changed),
     )
