@@ -50,6 +50,13 @@ def refuse_with_cache(**given: Any) -> None:
             raise ConfigError(f"{name}= belongs to the loader that made the cache; leave it out beside cache=")
 
 
+def refuse_with_node(**given: Any) -> None:
+    """What only a cache of the process's own has."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name}= is for a cache of the loader's own; leave it out beside node=")
+
+
 def check_joins(recipe: Recipe, cache_recipe: Recipe | None, admit: bool) -> None:
     """A job that draws, tells and plans on another loader's cache."""
     if not admit:

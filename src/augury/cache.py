@@ -64,6 +64,8 @@ class Cache:
         """The ticket whose bytes may move now."""
         self.wishes = 0
         """Grows when the policies may want others than before: they were told a plan, or a level's size changed."""
+        self.stalled = 0.0
+        """Seconds that training has waited so far, for those who watch."""
         self._sizes = sizes
         self._stack = [level.policy for level in levels]
         self._mean_costs = [max(1.0, float(level.tier.footprint(sizes).mean())) for level in levels]
@@ -90,11 +92,14 @@ class Cache:
     def leave(self, job: int) -> None:
         """A job has ended: nothing more is kept for it."""
         self.jobs.leave(job)
+        self._end(job)
+        if (importance := self.jobs.alone()) is not None:
+            self._teach(np.arange(self.samples), importance)  # the adjusted one has another scale
+
+    def _end(self, job: int) -> None:
         with self._lock:
             for policy in self._stack:
                 policy.leave(job)
-        if (importance := self.jobs.alone()) is not None:
-            self._teach(np.arange(self.samples), importance)  # the adjusted one has another scale
 
     @property
     def samples(self) -> int:
@@ -177,13 +182,16 @@ class Cache:
         """What a job will request from now on; see `Policy.plan`."""
         if self.jobs.several:
             self._teach(np.arange(self.samples), self.jobs.adjusted())
-        with self._lock:
-            plan(self._stack, order, job, times, later)
-            self.wishes += 1
-            packages = self._stack[0].packages if self._stack else ()
+        packages = self._plan(order, job, times, later)
         for tell in self._packers:
             with contextlib.suppress(Closed):
                 tell(packages)
+
+    def _plan(self, order: Ids, job: int, times: Times | None, later: Ids) -> Sequence[Ids]:
+        with self._lock:
+            plan(self._stack, order, job, times, later)
+            self.wishes += 1
+            return self._stack[0].packages if self._stack else ()
 
     def tell_packages(self, packer: Callable[[Sequence[Ids]], None]) -> None:
         """Call it, after every plan, with the groups of ids that should lie together in the store. It must not wait."""

@@ -23,7 +23,11 @@ COMMANDS = {
     "probe": "How fast are memory, disk and the store? By number of threads, into a file.",
     "record": "Train once and keep every sample's losses, to replay importance recipes.",
     "replay": "What would a cache hit? Recipes over shuffled epochs or a recorded run.",
+    "serve": "Share one cache between all jobs and users of this machine (its node).",
     "simulate": "How long would training take? Loading strategies on a simulated cluster.",
+    "stats": "What has this machine's node done so far? As tables or JSON.",
+    "stop": "End this machine's node; what it has on disk is kept.",
+    "top": "Watch this machine's node: jobs, hits, bytes by holder, stall, shares.",
 }
 
 

@@ -74,7 +74,7 @@ class Gatherer:
 
     def __init__(self, source: Source, cache: Cache, fetcher: Fetcher, buffers: BufferPool, admit: bool = True) -> None:
         self.source, self.cache = source, cache
-        self._fetcher, self._buffers, self._admit = fetcher, buffers, admit
+        self.fetcher, self._buffers, self._admit = fetcher, buffers, admit
         self._row_bytes = row_bytes(source)
         top = cache.levels[0].tier if cache.levels else None
         self._instant = top is not None and top.instant
@@ -102,15 +102,15 @@ class Gatherer:
         """
         reads, depth = Reads(ring, lingers=True), self.cache.holder(id)
         if depth is None:
-            self._fetcher.start(as_ids([id]), reads)
+            self.fetcher.start(as_ids([id]), reads)
         else:
-            self._fetcher.start_from(self.cache.levels[depth].tier, as_ids([id]), reads, partial(self._gone, depth))
-        self._fetcher.release(reads)
+            self.fetcher.start_from(self.cache.levels[depth].tier, as_ids([id]), reads, partial(self._gone, depth))
+        self.fetcher.release(reads)
         return reads
 
     def let_go(self, id: int) -> None:
         """What was read aside has been decided about, or is not needed."""
-        self._fetcher.let_go(id)
+        self.fetcher.let_go(id)
 
     def _gone(self, depth: int, ids: Ids) -> None:
         """A tier did not hold what it held when it was read aside: it has given it up meanwhile, or lost it."""
@@ -126,7 +126,7 @@ class Gatherer:
             return pending
         try:
             self._start(pending)
-            self._fetcher.release(pending.reads)
+            self.fetcher.release(pending.reads)
         except BaseException:
             self.abandon(pending)
             raise
@@ -215,9 +215,9 @@ class Gatherer:
             held = held[self.cache.readable(depth, held)]
             if len(held):
                 tier = self.cache.levels[depth].tier
-                self._fetcher.start_from(tier, held, reads, self._loser(depth, pending))
+                self.fetcher.start_from(tier, held, reads, self._loser(depth, pending))
         if len(decided.missed):
-            self._fetcher.start(decided.missed, reads)
+            self.fetcher.start(decided.missed, reads)
 
     def _collect(self, pending: Pending) -> Raw:
         decided, reads = pending.ticket.step, pending.reads
@@ -255,7 +255,7 @@ class Gatherer:
         for at, data in zip(where.tolist(), top.read(served[where]), strict=True):
             on_top[at] = data is not None
             if data is not None:
-                _put(rows, at, data)
+                put_row(rows, at, data)
         return on_top
 
     def _bytes(self, ids: Ids) -> int:
@@ -275,7 +275,7 @@ class Gatherer:
             if isinstance(data, Unreadable):
                 errors[at] = data
             else:
-                _put(rows, at, data)
+                put_row(rows, at, data)
 
     def _checked(self, id: int, data: Buffer | Unreadable) -> Buffer | Unreadable:
         """The bytes, if they are as many as they must be where all samples have one size."""
@@ -294,11 +294,11 @@ class Gatherer:
             if depth == 0 and self._instant:
                 self.cache.lose(0, wanted, pending.ticket.number)
                 pending.lost.append(wanted)
-                self._fetcher.start(wanted, late)
+                self.fetcher.start(wanted, late)
             else:
                 tier = self.cache.levels[depth].tier
-                self._fetcher.start_from(tier, wanted, late, self._loser(depth, pending))
-        self._fetcher.release(late)
+                self.fetcher.start_from(tier, wanted, late, self._loser(depth, pending))
+        self.fetcher.release(late)
         arrived.wait()
         reads = pending.reads
         reads.data.update(late.data)
@@ -315,7 +315,7 @@ class Gatherer:
         return lost
 
 
-def _put(rows: Rows, at: int, data: Buffer) -> None:
+def put_row(rows: Rows, at: int, data: Buffer) -> None:
     if isinstance(rows, list):
         rows[at] = data
     else:

@@ -190,6 +190,13 @@ def tapped(memory: Memory, source: Source) -> Memory:
     return memory._replace(window=memory.window - source.tap.budget)
 
 
+def disk_wish(disk: Disk | None, total: int, samples: int) -> int:
+    """How much of a node's disk a job would have: as `disk=` says, or all its data, in whole blocks."""
+    if disk is None:
+        return total + samples * 4096
+    return parse_size(_parse_place("disk", disk)[1], "disk", total)
+
+
 def check_shared(cache: Cache, source: Source) -> Cache:
     """Another loader's cache, if it is for as many samples."""
     samples = len(source.catalog)

@@ -28,6 +28,7 @@ from augury.arguments import (
     check_state,
     checked_subset,
     refuse_with_cache,
+    refuse_with_node,
 )
 from augury.batch import Bad, Batch, Finisher, OnError, Transform, WeightedBatch, as_tensors, check_on_error
 from augury.buffers import BufferPool, pinned_buffers
@@ -45,6 +46,7 @@ from augury.levels import (
     Disk,
     Levels,
     check_shared,
+    disk_wish,
     divide_memory,
     limits,
     open_own_cache,
@@ -59,7 +61,7 @@ from augury.policies import Foresight
 from augury.samplers.ranks import share_size
 from augury.samplers.shuffle import InOrder
 from augury.schedule import Schedule
-from augury.sources import open_source
+from augury.sources import Source, open_source
 from augury.staging import Staging
 from augury.tally import Tally
 from augury.trace import Recorder
@@ -140,6 +142,10 @@ class Loader:
         `recipe="icache"` on both, two jobs that train: the cache weighs their importance by what each gains from it.
     trace:
         A file to record every decision in, for `augury replay --trace`.
+    node:
+        This machine's node (`augury serve`), whose cache all jobs and users share: "auto" if there is one, or its
+        socket; by default as AUGURY_NODE says. Then `ram` beyond the read-ahead window is what this job would have of
+        the node's memory. The data needs digests (`augury digest`).
     """
 
     def __init__(
@@ -177,6 +183,7 @@ class Loader:
         cache: Cache | None = None,
         admit: bool = True,
         trace: str | os.PathLike[str] | None = None,
+        node: str | os.PathLike[str] | None = None,
     ) -> None:
         check_positive(batch_size=batch_size, readers=readers, lag=lag)
         check_positive(**{name: n for name, n in (("workers", workers), ("epochs", epochs)) if n is not None})
@@ -186,9 +193,11 @@ class Loader:
         self.recipe = recipes.find(recipe or recipes.DEFAULT)
         if cache is not None:
             kept = None if keep == "encoded" else keep
-            refuse_with_cache(ram=ram, disk=disk, packages=packages, levels=levels, trace=trace, keep=kept)
+            refuse_with_cache(ram=ram, disk=disk, packages=packages, levels=levels, trace=trace, keep=kept, node=node)
             if recipe is not None:
                 check_joins(self.recipe, cache.recipe, admit)
+        elif node not in (None, "auto", "off"):
+            refuse_with_node(packages=packages, levels=levels, trace=trace)
         takes_part = admit and (cache is None or recipe is not None)
         check_epochs(self.recipe, epochs)
         check_order(self.recipe, shuffle)
@@ -217,9 +226,14 @@ class Loader:
             if cache is None:
                 # The chance of policies need not be that of orders, which is perhaps not known yet.
                 header = {"recipe": self.recipe.name, "seed": self.seed or 0, "batch": self.batch_size}
-                self.cache, self._recorder = open_own_cache(
-                    self.source, self.recipe, memory.tier, granted.disk, header, trace, self._owned.keep
-                )
+                embedded = any(given is not None for given in (packages, levels, trace))
+                remote = None if embedded or not holds else self._node_cache(node, memory.tier, granted.disk)
+                if remote is None:
+                    self.cache, self._recorder = open_own_cache(
+                        self.source, self.recipe, memory.tier, granted.disk, header, trace, self._owned.keep
+                    )
+                else:
+                    self.cache = self._owned.keep(remote)
             else:
                 self.cache = check_shared(cache, self.source)
             self._job = self.cache.join()
@@ -232,7 +246,7 @@ class Loader:
             )
             immediate = self._finish.immediate
             self._workers = None if immediate else self._owned.keep(Workers(self._finish, workers, processes))
-            self._gatherer = Gatherer(self.source, self.cache, fetcher, buffers, admit)
+            self._gatherer = _open_gatherer(self.source, self.cache, fetcher, buffers, admit)
             self._learning = Learning(self.recipe, self.cache, lag, takes_part, self._job)
             self._owned.keep(self._learning)
             self._benefit = Benefit(self.cache.jobs, self._job) if takes_part and self.recipe.shared else None
@@ -371,6 +385,18 @@ class Loader:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _node_cache(self, node: str | os.PathLike[str] | None, ram: int, disk: Disk | None) -> Cache | None:
+        """This machine's node, if it is asked for and there."""
+        if node is None and not os.environ.get("AUGURY_NODE"):
+            return None
+        from augury.node.attach import attach, job_name
+        from augury.node.remote import Membership
+
+        total = self.source.catalog.total_bytes
+        wish = disk_wish(disk, total, len(self.source.catalog))
+        name, seed = job_name(self.source), self.seed or 0
+        return attach(node, self.source, Membership(os.urandom(16), name, self.recipe, seed, ram, wish, mirrors=True))
+
     @property
     def _samples(self) -> int:
         return len(self.source.catalog) if self.subset is None else len(self.subset)
@@ -458,6 +484,7 @@ class Loader:
             self._benefit.note(staged.work.at, staged.work.bypasses, time.perf_counter())
         distinct = self._learning.take(epoch, staged.raw.ids, len(staged.work.ids))
         self._tally.note(epoch, staged, finished, distinct, waited)
+        self.cache.stalled += waited
         self._tally.epoch(epoch).gauges = self._learning.gauges.get(epoch, {})
         if last:
             self._epoch, self._offset, self._left_midway = epoch + 1, 0, False
@@ -492,6 +519,15 @@ class Loader:
         if self._running is not None:
             self._running.staging.close()
             self._running = self._owned.staging = None
+
+
+def _open_gatherer(source: Source, cache: Cache, *parts: Any) -> Gatherer:
+    """Batches through this process's own cache, or through that of a node, whose code is loaded only then."""
+    if type(cache) is Cache:
+        return Gatherer(source, cache, *parts)
+    from augury.node.attach import open_gatherer
+
+    return open_gatherer(source, cache, *parts)
 
 
 class _Running:

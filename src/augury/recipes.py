@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if not 0 <= self.lookahead <= 1:
             raise ConfigError(f"lookahead={self.lookahead}: give a part of an epoch, from 0 to 1")
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Another process takes one of the table from its own table."""
+        return (find, (self.name,)) if RECIPES.get(self.name) is self else super().__reduce__()
 
     def policy_at(self, level: int) -> MakePolicy:
         """The policy of a level, the topmost being 0."""

@@ -6,6 +6,7 @@
         tier.json                   format, dataset and layout of the files below
         index                       one tag per place
         data.0, data.1, ...         the samples
+    DIRECTORY/share-node/           a node's, with its files in 00, 01, ... ff (node/files.py)
 
 Only these files are ever deleted. Nothing here knows what the files contain.
 """
@@ -31,7 +32,7 @@ _EACH_ITS_OWN = (
     "give each job its own directory (ranks of one job share one if LOCAL_RANK and LOCAL_WORLD_SIZE are set, as "
     "torchrun does)"
 )
-_OUR_FILES = re.compile(r"lock|tier\.json|tier\.json\.new|index|probe|data\.\d+")
+_OUR_FILES = re.compile(r"lock|tier\.json|tier\.json\.new|index|probe|data\.\d+|[0-9a-f]{2}")
 _SHARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _USERS_TO_MEND = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EFBIG}
 
@@ -148,9 +149,9 @@ def _foreign(directory: Path, names: list[str]) -> str:
     return f"{directory} has files that are not Augury's ({some}), and it deletes no one else's: "
 
 
-def locked(path: Path, what: str, advice: str) -> Descriptor:
+def locked(path: Path, what: str, advice: str, name: str = "lock") -> Descriptor:
     """The lock of a directory, taken; InUse, with the pid that has it, where another process does. Closing frees it."""
-    lock = Descriptor(path / "lock")
+    lock = Descriptor(path / name)
     try:
         fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -24,7 +24,7 @@ from augury.errors import AuguryWarning, ConfigError, InUse
 from augury.fetch import READERS, RETRIES, Fetcher
 from augury.gather import Gatherer, Raw
 from augury.ids import Ids, as_ids
-from augury.levels import Disk, divide_memory, open_cache, open_tiers
+from augury.levels import Disk, disk_wish, divide_memory, open_cache, open_tiers
 from augury.metrics import Counts
 from augury.policies import Foresight
 from augury.sources import open_source
@@ -37,7 +37,8 @@ class CachedDataset(Dataset[Any]):
     """Any data behind a cache, as a map-style dataset: items are (sample, label), or samples where nothing is labelled.
 
     Parameters are those of `augury.Loader`. Under worker processes each worker holds its own share of `ram` and
-    `disk`, and all share the catalog by memory map. `with_ids` appends each item's id, for recipes that learn.
+    `disk`, and all share the catalog by memory map; with `node` all workers and ranks share one cache. `with_ids`
+    appends each item's id, for recipes that learn.
     Transforms of `augury.transforms` augment alike in every run if `set_epoch` is called before each epoch, and
     otherwise as torch's own random numbers say.
     ImageFolder's attributes (`classes`, `class_to_idx`, `samples`, `targets`) are there where the data has them.
@@ -59,6 +60,7 @@ class CachedDataset(Dataset[Any]):
         retries: int = RETRIES,
         on_error: OnError = "raise",
         with_ids: bool = False,
+        node: str | os.PathLike[str] | None = None,
     ) -> None:
         self.source, transform = apply_keep(keep, open_source(data, labels), transform)
         self.recipe = recipes.find(recipe or recipes.DEFAULT)
@@ -77,11 +79,20 @@ class CachedDataset(Dataset[Any]):
         self._finish = Finisher(self.source, transform, target_transform, on_error=check_on_error(on_error))
         self._ram, self._disk, self._seed = ram, disk, seed
         self._readers, self._retries, self._with_ids = readers, retries, with_ids
+        self._node = node if node is not None else os.environ.get("AUGURY_NODE") or None
+        self._token = None if self._node is None else _job_token()
+        self._anchor: Cache | None = None
+        """Keeps the job in the node while worker processes come and go."""
         self._epoch = torch.full((1,), -1).share_memory_()  # type: ignore[no-untyped-call]
         """Shared, so that worker processes that live on see it change; below 0: nobody has said."""
         self._mine: _Mine | None = None
         self._opening = threading.Lock()
         self._memory(Place(0, 1))  # what cannot work is an error here, not in the first batch
+        if self._token is not None and (anchor := self._node_cache()) is not None:
+            self._anchor = anchor
+            self._let_go = weakref.finalize(self, anchor.close)
+        else:
+            self._token = None  # there is no node: no process looks for one
 
     def __len__(self) -> int:
         return len(self.source.catalog)
@@ -148,9 +159,12 @@ class CachedDataset(Dataset[Any]):
         if self._mine is not None:
             self._mine.close()
             self._mine = None
+        if self._anchor is not None:
+            self._let_go()
+            self._anchor = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_mine": None, "_opening": None}
+        return self.__dict__ | {"_mine": None, "_opening": None, "_anchor": None, "_let_go": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -185,10 +199,30 @@ class CachedDataset(Dataset[Any]):
             workers, worker = (1, 0) if info is None else (info.num_workers, info.id)
             memory = self._memory(Place(worker, workers))
             disk_place = Place(local.rank * workers + worker, local.world_size * workers)
-            cache = self._open_cache(memory, disk_place)
-            fetcher = Fetcher(self.source, self._readers, self._retries)
-            self._mine = _Mine(Gatherer(self.source, cache, fetcher, BufferPool()), fetcher)
+            gatherer = self._through_node()
+            if gatherer is None:
+                fetcher = Fetcher(self.source, self._readers, self._retries)
+                gatherer = Gatherer(self.source, self._open_cache(memory, disk_place), fetcher, BufferPool())
+            self._mine = _Mine(gatherer)
         return self._mine
+
+    def _through_node(self) -> Gatherer | None:
+        """Batches through this machine's node, if it is asked for and there: all processes share one job."""
+        if self._token is None or (cache := self._node_cache(patient=True)) is None:
+            return None
+        from augury.node.attach import open_gatherer
+
+        return open_gatherer(self.source, cache, Fetcher(self.source, self._readers, self._retries), BufferPool())
+
+    def _node_cache(self, patient: bool = False) -> Cache | None:
+        assert self._token is not None
+        from augury.node.attach import attach, job_name
+        from augury.node.remote import Membership
+
+        whole = self._memory(Place(0, 1))
+        wish = disk_wish(self._disk, self.source.catalog.total_bytes, len(self))
+        member = Membership(self._token, job_name(self.source), self.recipe, self._seed, whole, wish, mirrors=False)
+        return attach(self._node, self.source, member, patient)
 
     def _open_cache(self, memory: int, disk_place: Place) -> Cache:
         """With the disk, if this process's share of it is free; a cache is no reason to stop."""
@@ -200,15 +234,21 @@ class CachedDataset(Dataset[Any]):
         return open_cache(self.source, self.recipe, tiers, self._seed)
 
 
+def _job_token() -> bytes:
+    from augury.node.attach import job_token
+
+    return job_token()
+
+
 class _Mine:
     """What belongs to one process."""
 
-    def __init__(self, gatherer: Gatherer, fetcher: Fetcher) -> None:
+    def __init__(self, gatherer: Gatherer) -> None:
         self.pid, self.gatherer = os.getpid(), gatherer
         self.counts = Counts()
         self.quarantine: list[Bad] = []
         self._aside = ThreadPoolExecutor(1, "augury-aside")
-        self.close = weakref.finalize(self, _close, os.getpid(), self._aside, fetcher, gatherer.cache)
+        self.close = weakref.finalize(self, _close, os.getpid(), self._aside, gatherer.fetcher, gatherer.cache)
 
     def gather(self, ids: Ids) -> Raw:
         """One batch of bytes. Ctrl-C interrupts the main thread anywhere: there it shall meet only the waiting for
