@@ -24,6 +24,8 @@ lint: $(READY)  ## ruff and mypy
 	@$(BIN)/mypy
 
 bench: $(READY)  ## every benchmark, with its JSON in bench/results/
+	@command -v redis-server >/dev/null || { apt-get -qq update >/dev/null \
+		&& DEBIAN_FRONTEND=noninteractive apt-get -qq install -y redis-server >/dev/null; }
 	@for file in bench/[a-z]*.py; do \
 		echo "== $$file" >&2; \
 		$(BIN)/python $$file --json bench/results/$$(basename $$file .py).json || exit 1; \

@@ -9,6 +9,7 @@ sample, and no lock is held while bytes move. Reading from the source is fetch.p
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +70,7 @@ class Cache:
         self._sizes = sizes
         self._stack = [level.policy for level in levels]
         self._mean_costs = [max(1.0, float(level.tier.footprint(sizes).mean())) for level in levels]
-        self._joined = 0
+        self._joined: set[int] = set()
         self._packers: list[Callable[[Sequence[Ids]], None]] = []
         self._next = 0
         self._lock = threading.Lock()
@@ -86,14 +87,16 @@ class Cache:
 
     def join(self) -> int:
         """A loader that uses this cache: the number of its job."""
-        self._joined += 1
-        return self._joined - 1
+        number = next(number for number in itertools.count() if number not in self._joined)
+        self._joined.add(number)
+        return number
 
     def leave(self, job: int) -> None:
         """A job has ended: nothing more is kept for it."""
-        self.jobs.leave(job)
+        told = self.jobs.leave(job)
         self._end(job)
-        if (importance := self.jobs.alone()) is not None:
+        self._joined.discard(job)
+        if told and (importance := self.jobs.alone()) is not None:
             self._teach(np.arange(self.samples), importance)  # the adjusted one has another scale
 
     def _end(self, job: int) -> None:

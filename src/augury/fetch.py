@@ -218,10 +218,10 @@ class Fetcher:
             for id, data in results:
                 came_from = holder
                 for reads in self._in_flight.pop(id):
-                    if reads.lingers and not isinstance(data, Unreadable):
-                        self._lingering[id] = data
                     if reads.receive(id, data, came_from):
                         complete.append(reads)
+                    if reads.lingers and not isinstance(kept := reads.data[id], Unreadable):
+                        self._lingering[id] = kept  # perhaps a copy in its place by now: `data` need not stay
                     came_from = IN_FLIGHT  # the store was asked once: only the first who waited counts its bytes
         for reads in complete:
             reads.ring()

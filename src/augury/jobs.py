@@ -68,10 +68,10 @@ class Jobs:
                 before, rated.benefit = rated.benefit, benefit
                 rated.counts = benefit > (DOUBT if rated.counts and before is not None else ELIGIBLE)
 
-    def leave(self, job: int) -> None:
-        """It has ended."""
+    def leave(self, job: int) -> bool:
+        """It has ended; whether it had told anything."""
         with self._lock:
-            self._jobs.pop(job, None)
+            return self._jobs.pop(job, None) is not None
 
     def alone(self) -> Scores | None:
         """The importance of the only job; None where there are none or several."""

@@ -250,7 +250,7 @@ class Loader:
             self._learning = Learning(self.recipe, self.cache, lag, takes_part, self._job)
             self._owned.keep(self._learning)
             self._benefit = Benefit(self.cache.jobs, self._job) if takes_part and self.recipe.shared else None
-            if cache is not None and takes_part:
+            if cache is not None:
                 self._owned.call(partial(cache.leave, self._job))
             self._weigh = weights
             if weights:  # a sampler that cannot tell says so now

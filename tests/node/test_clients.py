@@ -376,6 +376,72 @@ def test_a_killed_client_leaves_nothing(tmp_path):
         assert len(os.listdir("/proc/self/fd")) == files
 
 
+def test_many_samples_with_one_content_are_held_once(tmp_path):
+    x = np.zeros((5000, 64), np.uint8)
+    with served(tmp_path) as node, augury.Loader(x, 250, node=node.config.socket, ram=0.8, output="numpy") as loader:
+        for _ in range(3):
+            assert not any(batch.any() for batch, _, _ in loader)
+        (job,) = node.report(0)["jobs"]
+        assert job["charged"]["ram"] == 64
+        assert job["hit_ratio"] > 0.3
+
+
+def test_loaders_on_one_cache_come_and_go_without_end(tmp_path):
+    with (
+        served(tmp_path) as node,
+        augury.Loader((X, Y), 100, node=node.config.socket, ram=0.5, recipe="minio", output="numpy") as train,
+    ):
+        check_batches(train, X, Y)
+        for _ in range(70):
+            with augury.Loader((X, Y), 100, cache=train.cache, recipe=None, output="numpy", readers=1) as check:
+                next(iter(check))
+        assert train.cache.outages == 0
+
+
+def test_a_forked_childs_batch_stays_as_it_was(tmp_path):
+    with (
+        served(tmp_path) as node,
+        augury.Loader((X, Y), 100, node=node.config.socket, ram=0.9, recipe="minio", output="numpy") as loader,
+    ):
+        check_batches(loader, X, Y)
+        batch = next(iter(loader))
+        ready, told = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of forks beside threads
+            child = os.fork()
+        if child == 0:
+            os.read(ready, 1)
+            os._exit(0 if (batch.x == X[batch.ids]).all() else 1)
+        del batch
+        for _ in range(3):
+            check_batches(loader, X, Y)
+        os.write(told, b"!")
+        assert os.waitpid(child, 0)[1] == 0
+        os.close(ready)
+        os.close(told)
+
+
+def test_batches_that_are_kept_do_not_use_up_the_open_files(tmp_path):
+    text = """
+    import resource, sys
+    import numpy as np
+    import augury
+    from helpers import arrays
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+    X, Y = arrays(samples=400, size=96)
+    kept = []
+    with augury.Loader((X, Y), 2, node=sys.argv[1], ram=0.5, output="numpy") as loader:
+        for batch in loader:
+            kept.append(batch)
+    assert all((x == X[ids]).all() for x, _, ids in kept)
+    print("good")
+    """
+    with served(tmp_path) as node:
+        done = script(tmp_path, text, str(node.config.socket))
+        assert done.stdout == "good\n", done.stderr
+        assert "open files" in done.stderr
+
+
 def test_a_process_is_started_and_stopped(tmp_path):
     node = Process(tmp_path, "--ram", "1MB")
     with augury.Loader((X, Y), 32, node=node.socket, output="numpy") as loader:

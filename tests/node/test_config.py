@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import augury
-from augury.errors import ConfigError, UnknownName
+from augury.errors import AuguryWarning, ConfigError, UnknownName
 from augury.node.config import default_socket, load, place_of, socket_of
 from helpers import arrays, check_batches
 
@@ -144,7 +144,7 @@ def test_files_that_cannot_be_read(tmp_path):
         (None, "", None),
         (None, "off", None),
         ("off", "/e/n.sock", None),
-        (None, "/e/n.sock", (Path("/e/n.sock"), True)),
+        (None, "/e/n.sock", (Path("/e/n.sock"), False)),
         ("/a/n.sock", "/e/n.sock", (Path("/a/n.sock"), True)),
         ("auto", "/e/n.sock", (Path("/e/n.sock"), False)),
         (None, "auto", (Path("/run/user/7/augury/node.sock"), False)),
@@ -192,12 +192,19 @@ def test_a_loader_without_a_node_uses_a_cache_of_its_own_and_says_nothing(said, 
             check_batches(loader, x, y)
 
 
-@pytest.mark.parametrize("where", ["argument", "environment"])
-def test_a_node_that_was_named_must_be_there(where, tmp_path, monkeypatch):
+def test_a_node_that_was_named_must_be_there(tmp_path, monkeypatch):
+    path = tmp_path / "node.sock"
+    monkeypatch.delenv("AUGURY_NODE", raising=False)
+    with pytest.raises(ConfigError, match=f"augury serve --socket {path}"):
+        augury.Loader(arrays(), 16, recipe="lru", ram=0.5, seed=0, node=str(path))
+
+
+def test_one_that_the_environment_names_is_missed_and_done_without(tmp_path, monkeypatch):
     x, y = arrays()
     path = tmp_path / "node.sock"
     monkeypatch.setenv("AUGURY_NODE", str(path))
-    if where == "argument":
-        monkeypatch.delenv("AUGURY_NODE")
-    with pytest.raises(ConfigError, match=f"augury serve --socket {path}"):
-        augury.Loader((x, y), 16, recipe="lru", ram=0.5, seed=0, node=str(path) if where == "argument" else None)
+    with (
+        pytest.warns(AuguryWarning, match=f"augury serve --socket {path}"),
+        augury.Loader((x, y), 16, recipe="lru", ram=0.5, seed=0, output="numpy") as loader,
+    ):
+        check_batches(loader, x, y)

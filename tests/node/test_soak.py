@@ -26,4 +26,5 @@ def test_a_soak_finds_no_wrong_byte_no_hang_and_nothing_left_behind(tmp_path):
     assert ended.returncode == 0
     assert result["faults in all"] >= FAULTS
     assert result["batches checked"] > 100
+    assert result["steady client's remains checked"]
     assert result["users"] == (2 if os.geteuid() == 0 else 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from blake3 import blake3
@@ -16,12 +18,12 @@ from augury.errors import AuguryWarning, ConfigError
 from augury.fetch import Fetcher
 from augury.gather import Gatherer
 from augury.node.client import NodeGone
-from augury.node.config import socket_of
+from augury.node.config import VARIABLE, socket_of
 from augury.node.gather import RemoteGatherer
 from augury.node.remote import Membership, RemoteCache
 from augury.sources import Source
 
-_numbers = itertools.count()
+_numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
 def attach(
@@ -35,8 +37,8 @@ def attach(
     if wanted is None:
         return None
     path, needed = wanted
-    if not needed and not patient and not path.exists():
-        return None
+    if "auto" in (node, os.environ.get(VARIABLE)) and not patient and not _exists(path):
+        return None  # that there is none needs no word
     digests = digests_of(source)
     if digests is None:
         _complain(_undigested(source), needed)
@@ -44,7 +46,7 @@ def attach(
     try:
         return RemoteCache(path, digests, source.catalog.sizes, "", membership, patient)
     except NodeGone as error:
-        hint = f"; start one with: augury serve --socket {path}" if not path.exists() else ""
+        hint = f"; start one with: augury serve --socket {path}" if not _exists(path) else ""
         _complain(f"{error}{hint}", needed)
         return None
 
@@ -56,19 +58,27 @@ def open_gatherer(source: Source, cache: Cache, fetcher: Fetcher, buffers: Buffe
     return Gatherer(source, cache, fetcher, buffers, admit)
 
 
-def job_token() -> bytes:
-    """A name for a new job: the same in all processes that a launcher has started, where each makes as many."""
-    number = next(_numbers)
+def job_token(source: Source, recipe: str, seed: int) -> bytes:
+    """A name for a new job: the same in all processes that a launcher has started, for the same data and recipe."""
+    what = f"{source.catalog.fingerprint} {recipe} {seed}"
+    number = next(_numbers[what])
     launch = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")]
     if int(os.environ.get("WORLD_SIZE", "1") or 1) < 2 or not any(launch):
         return os.urandom(16)
-    return blake3("\0".join([*launch, str(os.getppid()), str(number)]).encode()).digest(16)
+    return blake3("\0".join([*launch, str(os.getppid()), what, str(number)]).encode()).digest(16)
 
 
 def job_name(source: Source) -> str:
     """How people see a job: its data and its process."""
     root = str(source.catalog.root)
     return f"{Path(root).name or root}-{os.getpid()}"[:100]
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # in a directory that is closed to this user
+        return True
 
 
 def _undigested(source: Source) -> str:

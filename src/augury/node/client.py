@@ -191,6 +191,21 @@ class _Known(NamedTuple):
     memory: weakref.ref[NDArray[np.uint8]]
 
 
+_forks = 0
+
+
+def forks() -> int:
+    """How often this process has forked: memory from before is shared with a child."""
+    return _forks
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_parent=_count_fork, after_in_child=_count_fork)
+
 _FILES: dict[int, int] = {}
 """The memory file of each array that `shared_memory` has made and that is still in use."""
 

@@ -84,12 +84,15 @@ def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def socket_of(node: str | os.PathLike[str] | None) -> tuple[Path, bool] | None:
-    """The socket that `node=` means, and whether it must be there: None for no node, "auto" for one if there is one."""
+    """The socket that `node=` means, and whether it must be there: None for no node, "auto" for one if there is one.
+
+    What the environment says is for all jobs: one whose data is not fit for a node goes on without.
+    """
     said = node if node is not None else os.environ.get(VARIABLE) or None
     if said is None or said in ("off", ""):
         return None
     if said != "auto":
-        return Path(said).expanduser().absolute(), True
+        return Path(said).expanduser().absolute(), node is not None
     place = place_of(None)
     return None if place == default_socket().absolute() and _is_foreign(place.parent) else (place, False)
 

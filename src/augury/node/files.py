@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import re
 import stat
@@ -19,16 +20,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
 from augury.errors import ConfigError
 from augury.node.shelves import Entry, Holder, Shelf
 from augury.tiers.directory import Share
 
+log = logging.getLogger(__name__)
+
 BLOCK = 4096
-LANDING = 64 << 20
+LANDING = 256 << 20
 """Bytes that may wait in memory to be written, at most; what comes beyond is not kept."""
-PAUSE = 30.0
+PAUSE = 5.0
 """After a failure, such as a full disk, nothing is written for so many seconds."""
 FREE = 1 << 30
 """Space that is left on the file system: so much, or a twentieth of it if that is less."""
@@ -64,7 +69,8 @@ class FileShelf(Shelf):
     def put(self, key: bytes, data: bytes, job: Holder) -> Entry | None:
         """Keep bytes that are not here yet, held by a job: in memory until `land`. None where there is no room."""
         cost = footprint(len(data))
-        if self._clock() < self._paused_until or self._landing + len(data) > LANDING or not self._room(cost):
+        waits = self._landing > 0 and self._landing + len(data) > LANDING  # one is always taken, however large
+        if self._clock() < self._paused_until or waits or not self._room(cost):
             return None
         entry = Entry(key, cost)
         entry.data, entry.name = data, self._name(key)
@@ -99,6 +105,8 @@ class FileShelf(Shelf):
         data, entry.data = entry.data, None
         self._landing -= 0 if data is None else len(data)
         if not written:
+            if not self.failures or self._clock() > self._paused_until:
+                log.warning("a sample could not be written to the disk: %s. For %d s none is.", self.reason, PAUSE)
             self.failures += 1
             self._paused_until = self._clock() + PAUSE
         still = self.entries.get(entry.key) is entry
@@ -169,10 +177,10 @@ class FileShelf(Shelf):
                 continue
             for file in os.scandir(folder.path):
                 match = _FILE.fullmatch(file.name) if file.is_file(follow_symlinks=False) else None
-                if match is not None and self._adopt(match, f"{folder.name}/{file.name}", file.stat().st_size):
-                    highest = max(highest, int(match[2]) + 1)
-                else:
-                    with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # somebody has removed it meanwhile
+                    if match is not None and self._adopt(match, f"{folder.name}/{file.name}", file.stat().st_size):
+                        highest = max(highest, int(match[2]) + 1)
+                    else:
                         os.unlink(file.path)
         self._serial = itertools.count(highest)
 
@@ -185,6 +193,11 @@ class FileShelf(Shelf):
         self.entries[entry.key] = entry
         self._idle[entry.key] = None
         return True
+
+
+def blocks(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What samples cost: whole blocks."""
+    return np.maximum(BLOCK, -(-sizes // BLOCK) * BLOCK)
 
 
 def footprint(size: int) -> int:

@@ -20,11 +20,12 @@ from augury.errors import AuguryWarning, Unreadable
 from augury.fetch import SOURCE, Fetcher, Reads
 from augury.gather import Gatherer, Pending, Raw, Rows, Unasked, put_row
 from augury.ids import NONE, Ids, Mask, as_ids, first_seen
-from augury.node.client import shared_memory
+from augury.node.client import forks, shared_memory
 from augury.node.protocol import IDS
 from augury.node.remote import RemoteCache, Taken
 from augury.sources import Buffer, Source
 from augury.step import Step, uncached
+from augury.units import format_size
 
 HOLDERS = ("ram", "disk")
 SHARED = "shared"
@@ -67,6 +68,13 @@ class Placed(Reads):
         return super().receive(id, data, holder)
 
 
+class Apart(Reads):
+    """Keeps its own copy of what arrives: another batch's memory is its user's to write to."""
+
+    def receive(self, id: int, data: Buffer | Unreadable, holder: str) -> bool:
+        return super().receive(id, bytes(data) if isinstance(data, memoryview) else data, holder)
+
+
 class RemoteGatherer(Gatherer):
     """Makes batches of bytes from a source through a node. Any thread may call it."""
 
@@ -78,7 +86,8 @@ class RemoteGatherer(Gatherer):
         super().__init__(source, cache, fetcher, buffers, admit)
         self._shared = BufferPool(_roomy)
         self._sizes = source.catalog.sizes
-        self._warned = False
+        self._warned = self._warned_of_memory = False
+        self._forks = forks()
 
     def begin(self, ids: Ids, ring: Callable[[], None], job: int = 0, bypass: bool = False) -> Pending:
         memory, taken = self._take(ids, job, bypass)
@@ -99,7 +108,7 @@ class RemoteGatherer(Gatherer):
         return pending
 
     def begin_unasked(self, ids: Ids, ring: Callable[[], None]) -> Pending:
-        return self._begin_unasked(ids, Reads(ring, lingers=True), read=True)
+        return self._begin_unasked(ids, Apart(ring, lingers=True), read=True)
 
     def begin_filled(self, data: dict[int, Buffer | Unreadable]) -> Pending:
         reads = Reads()
@@ -107,7 +116,7 @@ class RemoteGatherer(Gatherer):
         return self._begin_unasked(as_ids(list(data)), reads, read=False)
 
     def read_aside(self, id: int, ring: Callable[[], None]) -> Reads:
-        reads = Reads(ring, lingers=True)
+        reads = Apart(ring, lingers=True)
         if self.cache.holder(id) is None:
             self.fetcher.start(as_ids([id]), reads)
         else:
@@ -168,11 +177,12 @@ class RemoteGatherer(Gatherer):
             raise
 
     def _take(self, ids: Ids, job: int, bypass: bool) -> tuple[NDArray[np.uint8], Taken]:
+        self.cache.note_asked(job, len(ids))
         size = self._bytes(ids)
         if self._row_bytes is None and self.cache.recipe is not None and self.cache.recipe.substitutes:
             size = int(size * SLACK)
-        if self.cache.connected and len(ids) <= IDS:
-            memory = self._shared.take((max(1, size),), np.uint8)
+        memory = self._node_memory(size, len(ids)) if self.cache.connected else None
+        if memory is not None:
             taken = self.cache.take(ids, job, self._admit, bypass, memory)
             if taken is not None:
                 return memory, taken
@@ -182,6 +192,25 @@ class RemoteGatherer(Gatherer):
         levels = np.full(len(ids), self.cache.depth, np.int8)
         plain = np.empty(max(1, size), np.uint8)
         return plain, Taken(ids, levels, nobody, np.zeros(len(ids), np.bool_))
+
+    def _node_memory(self, size: int, samples: int) -> NDArray[np.uint8] | None:
+        """Memory for a batch that the node may copy into; None for one that must do without the node."""
+        largest = self.cache.largest
+        if samples > IDS or 0 < largest < 2 * size:
+            self._warn(f"a batch of {samples} samples and {format_size(size)} is too large for the node (client_bytes)")
+            return None
+        if self._forks != forks():  # a child shares the old ones, and may still show them
+            self._shared, self._forks = BufferPool(_roomy), forks()
+        try:
+            return self._shared.take((max(1, size),), np.uint8)
+        except OSError as error:
+            self._warn(f"there is no shared memory for a batch ({error.strerror}): raise the limit of open files")
+            return None
+
+    def _warn(self, reason: str) -> None:
+        if not self._warned_of_memory:
+            self._warned_of_memory = True
+            warnings.warn(f"{reason}: such batches are read from the source", AuguryWarning, stacklevel=2)
 
     def _places(self, taken: Taken) -> dict[int, tuple[int, int]]:
         """Where in the batch's memory each sample belongs that the node has not put there: the first time it comes."""

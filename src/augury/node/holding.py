@@ -7,6 +7,7 @@ One thread at a time calls it (the node's lock).
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augury.ids import NONE, Ids
-from augury.node.files import BLOCK, FileShelf
+from augury.node.files import FileShelf, blocks
 from augury.node.shelves import SMALL, Entry, Holder, MemoryShelf, keys_of
 
 _PIECE = 4096
@@ -30,9 +31,10 @@ class Stock:
         self.shelves: list[MemoryShelf | FileShelf] = [ram] if disk is None else [ram, disk]
 
     def finish(self, landing: Sequence[Entry]) -> None:
-        """Write what was put on the disk shelf, and remove what left it. Takes a while: after the answer."""
+        """Remove what left the disk shelf and write what was put there. Takes a while: after the answer."""
         if self.disk is None:
             return
+        self._sweep(self.disk)
         for entry in landing:
             written = False
             try:
@@ -40,9 +42,13 @@ class Stock:
             finally:
                 with self.lock:
                     self.disk.land(entry, written)
+        if landing:
+            self._sweep(self.disk)  # who was given up while it was being written
+
+    def _sweep(self, disk: FileShelf) -> None:
         with self.lock:
-            removed = self.disk.sweep()
-        self.disk.remove(removed)
+            removed = disk.sweep()
+        disk.remove(removed)
 
 
 class Dataset(NamedTuple):
@@ -59,7 +65,7 @@ class Holding:
 
     def __init__(self, stock: Stock, data: Dataset, job: Holder) -> None:
         self._stock, self._data, self._job = stock, data, job
-        self.costs = [data.sizes, np.maximum(BLOCK, -(-data.sizes // BLOCK) * BLOCK)]
+        self.costs = [data.sizes, blocks(data.sizes)]
         """Bytes that each sample takes of each level."""
         self.owned = [np.zeros(len(data.sizes), np.bool_) for _ in stock.shelves]
         """Per level: whose bytes are there for this job."""
@@ -67,6 +73,8 @@ class Holding:
         """Resident, but its bytes are still with a client, or being read from the disk for one: which."""
         self.small = data.uniform is not None and 0 < data.uniform <= SMALL
         self.ended = False
+        self._again: Counter[tuple[int, bytes]] = Counter()
+        """How many more ids of a level have the same content as one that is held: the job holds it once."""
         self._rows = np.zeros(len(data.sizes) if self.small else 0, np.int32)
         """Where in memory the owned are, as of `_moves`; 0: elsewhere."""
         self._moves = stock.ram.moves
@@ -106,7 +114,12 @@ class Holding:
         entry = shelf.entries.get(key)
         if entry is None or entry.cost != self.costs[depth][id] or self.ended:
             return False
-        shelf.hold(entry, self._job)
+        if self.owned[depth][id]:
+            return True
+        if self._job in entry.holders:
+            self._again[depth, key] += 1
+        else:
+            shelf.hold(entry, self._job)
         self._own(depth, id, entry)
         return True
 
@@ -123,6 +136,7 @@ class Holding:
             if (entry := shelf.put(key, data, self._job)) is not None:
                 landing.append(entry)
         if entry is not None:
+            self._again.pop((depth, key), None)
             self._own(depth, id, entry)
         return entry is not None
 
@@ -131,16 +145,13 @@ class Holding:
         if not self.owned[depth][id]:
             return
         self.owned[depth][id] = False
-        shelf = self._stock.shelves[depth]
-        entry = shelf.entries.get(self.key(id))
-        if entry is not None and self._job in entry.holders:  # else it was found damaged
-            shelf.release(entry, self._job)
+        self._let_go(depth, self.key(id), keep=False)
 
     def there(self, depth: int) -> Ids:
         """Whose bytes a shelf has, for whomever. Takes the lock itself, a piece at a time."""
         shelf = self._stock.shelves[depth]
         found = [NONE]
-        for piece in _pieces(np.arange(len(self._data.sizes))):
+        for piece in pieces(np.arange(len(self._data.sizes))):
             keys = self.keys(piece)
             with self._stock.lock:
                 found.append(piece[[key in shelf.entries for key in keys]])
@@ -150,14 +161,25 @@ class Holding:
         """Hold nothing any more: it stays, for the next job, while there is room. Takes the lock itself."""
         with self._stock.lock:
             self.ended = True  # a request that is under way holds nothing any more
-        for depth, shelf in enumerate(self._stock.shelves):
-            for piece in _pieces(np.flatnonzero(self.owned[depth])):
+        for depth in range(len(self._stock.shelves)):
+            for piece in pieces(np.flatnonzero(self.owned[depth])):
                 with self._stock.lock:
                     for key in self.keys(piece):
-                        if (entry := shelf.entries.get(key)) is not None and self._job in entry.holders:
-                            shelf.release(entry, self._job, keep=True)
+                        self._let_go(depth, key, keep=True)
             self.owned[depth][:] = False
         self.promised.clear()
+
+    def _let_go(self, depth: int, key: bytes, keep: bool) -> None:
+        shelf = self._stock.shelves[depth]
+        entry = shelf.entries.get(key)
+        if entry is None or self._job not in entry.holders:  # it was found damaged
+            self._again.pop((depth, key), None)
+        elif (depth, key) in self._again:
+            self._again[depth, key] -= 1
+            if not self._again[depth, key]:
+                del self._again[depth, key]
+        else:
+            shelf.release(entry, self._job, keep)
 
     def _own(self, depth: int, id: int, entry: Entry) -> None:
         self.owned[depth][id] = True
@@ -166,6 +188,7 @@ class Holding:
             self._rows[id] = entry.row
 
 
-def _pieces(ids: Ids) -> Iterator[Ids]:
+def pieces(ids: Ids) -> Iterator[Ids]:
+    """Some at a time, so that the lock is not held for long."""
     for start in range(0, len(ids), _PIECE):
         yield ids[start : start + _PIECE]

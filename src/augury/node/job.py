@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from augury.ids import NONE, Ids, Mask, Scores, Times
 from augury.metrics import Counts
-from augury.node.holding import Dataset, Holding, Stock
+from augury.node.holding import Dataset, Holding, Stock, pieces
 from augury.node.shelves import Entry
 from augury.policies import Policy
 from augury.recipes import Recipe, policy_rng
 from augury.step import Step, plan, prefetch, step, uncached
 
 Levels = NDArray[np.int8]
+LARGE = 1 << 20
+"""Bytes from which a sample is copied without the interpreter's lock."""
 MANY = 64
 """Pieces of what has changed that are kept apart."""
 
@@ -84,8 +86,7 @@ class Job:
             self._note(decided, lookup)
             self._prepare_reading(decided.served, lookup, area, rising)
         if area is not None:
-            for at, data in lookup.copies:
-                area[at : at + len(data)] = np.frombuffer(data, np.uint8)
+            _copy(lookup.copies, area)
         if lookup.files:
             self._from_files(decided.served, lookup, area, wanted, rising, landing)
         offer = np.zeros(len(ids), np.bool_)
@@ -160,16 +161,17 @@ class Job:
             return self.stack[level].wanted(self.stack[level].capacity)
 
     def resize(self, level: int, capacity: int) -> None:
-        """Another share of a level; who does not fit leaves at once."""
+        """Another share of a level; who does not fit leaves. (Its files are removed with the next that are.)"""
         with self._stock.lock:
             if capacity == self.stack[level].capacity:
                 return
             evicted = self.stack[level].resize(capacity)
             self.wish_count += 1
             self._touch(evicted)
-            for id in evicted.tolist():
-                self._holds.release(level, id)
-        self._stock.finish([])
+        for piece in pieces(evicted):
+            with self._stock.lock:
+                for id in piece[~self.stack[level].resident[piece]].tolist():  # who is not back already
+                    self._holds.release(level, id)
 
     def held(self) -> Levels:
         """The level that holds each id; -1: none."""
@@ -268,7 +270,7 @@ class Job:
                     rising.append(id)
                 elif data is None and id in served:
                     wanted.add(id)
-                elif data is not None or id not in self._holds.promised:  # who has promised it brings it to this level
+                elif id not in self._holds.promised:  # who has promised it brings it to this level
                     self._forget(np.array([id]))
         self._holds.promised.update(dict.fromkeys([*wanted, *rising], client))
         return wanted, rising, landing
@@ -329,11 +331,16 @@ class Job:
         assert disk is not None
         data: dict[int, bytes] = {}
         damaged = []
-        for id, entry in lookup.files.items():
-            if (content := disk.read(entry)) is None:
-                damaged.append(id)
-            elif len(content) == self.data.sizes[id]:
-                data[id] = content
+        try:
+            for id, entry in lookup.files.items():
+                if (content := disk.read(entry)) is None:
+                    damaged.append(id)
+                elif len(content) == self.data.sizes[id]:
+                    data[id] = content
+        finally:
+            with self._stock.lock:
+                for entry in lookup.files.values():
+                    entry.readers -= 1
         if area is not None:
             offsets = self.offsets(served).tolist()
             for at, id in enumerate(served.tolist()):
@@ -341,8 +348,6 @@ class Job:
                     area[offsets[at] : offsets[at + 1]] = np.frombuffer(data[id], np.uint8)
                     lookup.found[at] = 1
         with self._stock.lock:
-            for entry in lookup.files.values():
-                entry.readers -= 1
             for id in damaged:
                 if disk.spoil(lookup.files[id]):
                     self._holds.owned[1][id] = False
@@ -384,12 +389,11 @@ class Job:
             for policy in self.stack[:depth]:
                 ids = ids[~policy.resident[ids]]
             rejected = self.stack[depth].adopt(ids)
-            gone = [
-                id
-                for id in ids[~np.isin(ids, rejected)].tolist()
-                if not self._holds.hold(depth, id, self._holds.key(id))  # it has left meanwhile
-            ]
-            self.stack[depth].forget(np.array(gone, np.int64))
+        for piece in pieces(ids[~np.isin(ids, rejected)]):
+            with self._stock.lock:
+                keys = self._holds.keys(piece)
+                held = [self._holds.hold(depth, id, key) for id, key in zip(piece.tolist(), keys, strict=True)]
+                self.stack[depth].forget(piece[~np.array(held, np.bool_)])  # it has left meanwhile
 
     def _note(self, decided: Step, lookup: _Lookup) -> None:
         self.counts.add(decided.counts())
@@ -418,3 +422,13 @@ class Job:
         for depth in reversed(range(len(self.stack))):
             levels[self.stack[depth].resident[ids]] = depth
         return levels
+
+
+def _copy(copies: list[tuple[int, bytes]], area: NDArray[np.uint8]) -> None:
+    """Copy samples to where they belong. To give up the interpreter pays for large ones only: it must be had back."""
+    view = memoryview(area)  # type: ignore[arg-type]
+    for at, data in copies:
+        if len(data) < LARGE:
+            view[at : at + len(data)] = data
+        else:
+            area[at : at + len(data)] = np.frombuffer(data, np.uint8)

@@ -367,7 +367,7 @@ def _unpack(packet: bytes, files: list[int], decoder: Any, most: int) -> tuple[A
 def _cut(content: Any, lengths: list[int], kinds: tuple[str, ...]) -> Iterator[NDArray[Any]]:
     at = 0
     for length, kind in zip(lengths, kinds, strict=True):
-        size = np.dtype(kind).itemsize
+        size = _SIZES[kind]
         if length % size:
             raise BadMessage("an array has a broken length")
         if kind == "?":  # any byte but 0 and 1 would be a boolean that is neither
@@ -375,6 +375,9 @@ def _cut(content: Any, lengths: list[int], kinds: tuple[str, ...]) -> Iterator[N
         else:
             yield np.frombuffer(content, kind, length // size, at)
         at += length
+
+
+_SIZES = {kind: np.dtype(kind).itemsize for kind in ("u1", "i1", "?", "<i4", "<f4", "<i8")}
 
 
 def _read_file(file: int, total: int) -> NDArray[np.uint8]:

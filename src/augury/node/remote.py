@@ -23,6 +23,7 @@ from augury.errors import AuguryWarning, ConfigError
 from augury.ids import NONE, Ids, Mask, Scores, Times
 from augury.node import protocol
 from augury.node.client import Connection, NodeGone, NodeRefuses
+from augury.node.files import blocks
 from augury.recipes import RECIPES, Recipe
 
 RETRY = 0.5
@@ -88,7 +89,11 @@ class RemoteCache(Cache):
         self.outages = 0
         """How often the node has gone."""
         self._digests = digests
+        self._node_costs = [max(1.0, float(costs.mean())) for costs in (sizes, blocks(sizes))]
+        """What a sample takes of the node's memory and disk, on average."""
         self._link = _Link()
+        self._telling = threading.RLock()
+        """Held while something is noted here and told to the node: one that comes back meanwhile is told it, too."""
         self._plans: dict[int, tuple[Ids, Times | None, Ids]] = {}
         self._asked: dict[int, int] = {}
         self._scores: Scores | None = None
@@ -99,8 +104,6 @@ class RemoteCache(Cache):
         self._prefetches = self._refills = False
         try:
             self._connect()
-        except NodeRefuses:
-            raise
         except NodeGone as error:
             if not patient:
                 raise
@@ -108,22 +111,31 @@ class RemoteCache(Cache):
 
     def take(self, ids: Ids, job: int, admit: bool, bypass: bool, out: NDArray[np.uint8]) -> Taken | None:
         """Decide a batch, with the bytes that are there copied to `out`; None where the node has gone."""
-        self._asked[job] = self._asked.get(job, 0) + len(ids)
 
         def ask(connection: Connection) -> Taken:
             with connection.lock:
                 area, at = connection.area_of(out)
                 request = protocol.Take(job, area, at, out.nbytes, admit, bypass, self.stalled)
                 answer, (served, level, found, offer, *changes) = connection.ask(request, protocol.Taken, (ids,))
-            self._follow(*changes)
-            if answer.wishes != self._node_wishes:
-                self._node_wishes = answer.wishes
-                self.wishes += 1
-            taken = Taken(served if len(served) else ids, level, found, offer)
-            self._promised.update(taken.served[offer].tolist())
-            return taken
+                self._follow(*changes)
+                if answer.wishes != self._node_wishes:
+                    self._node_wishes = answer.wishes
+                    self.wishes += 1
+                taken = Taken(served if len(served) else ids, level, found, offer)
+                self._promised.update(taken.served[offer].tolist())
+                return taken
 
         return self._try(ask)
+
+    def note_asked(self, job: int, samples: int) -> None:
+        """A batch is requested, with or without the node: how far a job is in its plan."""
+        self._asked[job] = self._asked.get(job, 0) + samples
+
+    @property
+    def largest(self) -> int:
+        """Bytes of a batch, at most, that the node takes."""
+        connection = self._link.connection
+        return 0 if connection is None else connection.welcome.area_bytes
 
     def on_its_way(self, ids: Ids, taken: Taken) -> Mask:
         """Which of these this process was to offer before a batch was taken, and has not yet."""
@@ -134,10 +146,11 @@ class RemoteCache(Cache):
         """Decide about ids that nobody has asked for: who is taken, from which level, and whose bytes are wanted."""
 
         def ask(connection: Connection) -> tuple[Ids, NDArray[np.int8], Mask]:
-            _, (taken, level, offer, *changes) = connection.ask(protocol.Unasked(), protocol.Decided, (ids,))
-            self._follow(*changes)
-            self._promised.update(taken[offer].tolist())
-            return taken, level, offer
+            with connection.lock:
+                _, (taken, level, offer, *changes) = connection.ask(protocol.Unasked(), protocol.Decided, (ids,))
+                self._follow(*changes)
+                self._promised.update(taken[offer].tolist())
+                return taken, level, offer
 
         return self._try(ask)
 
@@ -164,8 +177,9 @@ class RemoteCache(Cache):
         return NONE if wanted is None else wanted
 
     def progress(self, done: float, spreads: Sequence[float], accuracies: Sequence[float]) -> None:
-        self._progress = protocol.Progress(done, list(spreads), list(accuracies))
-        self._say(self._progress)
+        with self._telling:
+            self._progress = protocol.Progress(done, list(spreads), list(accuracies))
+            self._say(self._progress)
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -188,8 +202,9 @@ class RemoteCache(Cache):
     @property
     def room(self) -> float:
         seen = self._look()
-        mean = max(1.0, float(self._sizes.mean()))
-        return 0.0 if seen is None else sum(capacity / mean for capacity in seen[0].capacities)
+        if seen is None:
+            return 0.0
+        return sum(capacity / cost for capacity, cost in zip(seen[0].capacities, self._node_costs, strict=False))
 
     @property
     def depth(self) -> int:
@@ -216,18 +231,21 @@ class RemoteCache(Cache):
             self._link.close()
 
     def _end(self, job: int) -> None:
-        self._plans.pop(job, None)
-        self._say(protocol.Leave(job))
+        with self._telling:
+            self._plans.pop(job, None)
+            self._say(protocol.Leave(job))
 
     def _teach(self, ids: Ids, scores: Scores, kin: Ids | None = None) -> None:
-        if self._scores is None:
-            self._scores = np.full(self.samples, np.nan, np.float32)
-        self._scores[ids] = scores
-        self._say(protocol.Learn(kin is not None), ids, scores, NONE if kin is None else kin)
+        with self._telling:
+            if self._scores is None:
+                self._scores = np.full(self.samples, np.nan, np.float32)
+            self._scores[ids] = scores
+            self._say(protocol.Learn(kin is not None), ids, scores, NONE if kin is None else kin)
 
     def _plan(self, order: Ids, job: int, times: Times | None, later: Ids) -> Sequence[Ids]:
-        self._plans[job], self._asked[job] = (order, times, later), 0
-        self._say(protocol.Plan(job, times is not None), order, NONE if times is None else times, later)
+        with self._telling:
+            self._plans[job], self._asked[job] = (order, times, later), 0
+            self._say(protocol.Plan(job, times is not None), order, NONE if times is None else times, later)
         self.wishes += 1
         return ()
 
@@ -289,12 +307,13 @@ class RemoteCache(Cache):
             self._prefetches, self._refills = joined.prefetches, joined.refills
             if member.mirrors:
                 self._mirror[:] = levels
-            self._tell_again(connection)
+            with self._telling:  # what is told from now on is told to this node
+                self._tell_again(connection)
+                self.wishes += 1
+                self._link.connection = connection
         except BaseException:
             connection.close()
             raise
-        self.wishes += 1
-        self._link.connection = connection
 
     def _tell_again(self, connection: Connection) -> None:
         """What a node that was restarted does not know."""

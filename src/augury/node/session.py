@@ -125,6 +125,7 @@ class Session:
                 if received is None:
                     return "closed"
                 self._answer(received)
+                del received  # its arrays would stay for as long as the client is silent
         except (BadMessage, Refused) as error:
             self._host.count("refused" if isinstance(error, Refused) else "bad_messages")
             self.blamed = True
@@ -146,6 +147,8 @@ class Session:
     def _answer(self, received: protocol.Received) -> None:
         try:
             answer, arrays, landing = self._handle(received)
+        except OSError as error:  # not the client's going, but something of ours, such as memory that is not there
+            raise RuntimeError("a request could not be handled") from error
         finally:
             if received.file is not None:
                 os.close(received.file)

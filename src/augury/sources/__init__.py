@@ -80,8 +80,8 @@ class Base:
         return list(self._checked(ids).reshape(-1, 1))
 
     def decode(self, data: Buffer) -> Any:
-        """The bytes themselves."""
-        return data
+        """The bytes themselves, as `bytes` wherever they came from: users pickle them and compare them."""
+        return data if isinstance(data, bytes) else bytes(data)
 
     def close(self) -> None:
         """Reading afterwards is an error; closing twice is not."""

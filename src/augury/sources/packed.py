@@ -85,7 +85,7 @@ class PackedSource(Base):
     def decode(self, data: Buffer) -> Any:
         """The bytes of the one file, or a dict of extension -> bytes."""
         if not self._spans:
-            return data
+            return super().decode(data)
         view = memoryview(data)
         padded = b"".join((view, bytes(-len(view) % _BLOCK)))
         wanted = self.catalog.options["extensions"]

@@ -27,7 +27,7 @@ from augury.ids import Ids, as_ids
 from augury.levels import Disk, disk_wish, divide_memory, open_cache, open_tiers
 from augury.metrics import Counts
 from augury.policies import Foresight
-from augury.sources import open_source
+from augury.sources import Source, open_source
 from augury.transforms.chance import Chance
 from augury.transforms.keep import Keep, apply_keep
 from augury.units import Size
@@ -79,8 +79,12 @@ class CachedDataset(Dataset[Any]):
         self._finish = Finisher(self.source, transform, target_transform, on_error=check_on_error(on_error))
         self._ram, self._disk, self._seed = ram, disk, seed
         self._readers, self._retries, self._with_ids = readers, retries, with_ids
-        self._node = node if node is not None else os.environ.get("AUGURY_NODE") or None
-        self._token = None if self._node is None else _job_token()
+        self._node = node
+        self._token = (
+            None
+            if node is None and not os.environ.get("AUGURY_NODE")
+            else _job_token(self.source, self.recipe.name, seed)
+        )
         self._anchor: Cache | None = None
         """Keeps the job in the node while worker processes come and go."""
         self._epoch = torch.full((1,), -1).share_memory_()  # type: ignore[no-untyped-call]
@@ -234,10 +238,10 @@ class CachedDataset(Dataset[Any]):
         return open_cache(self.source, self.recipe, tiers, self._seed)
 
 
-def _job_token() -> bytes:
+def _job_token(source: Source, recipe: str, seed: int) -> bytes:
     from augury.node.attach import job_token
 
-    return job_token()
+    return job_token(source, recipe, seed)
 
 
 class _Mine:
