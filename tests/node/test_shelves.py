@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from augury.node.shelves import MATRICES, SMALL, MemoryShelf, found, keys_of
+from augury.node.shelves import MATRICES, SMALL, MemoryShelf, keys_of
 
 SIZES = (0, 1, 8, 24, 24, 24, 100, 1000)
 
@@ -138,8 +138,8 @@ def test_idle_content_of_one_size_makes_room_for_another_one_by_one():
     new = [content(number, 48) for number in range(10)]
     for data in new:
         assert shelf.put(key(data), data, job, small=True) is not None
-    assert found(shelf, map(key, old)).tolist() == [False] * 20 + [True] * 80
-    assert found(shelf, map(key, new)).all()
+    assert [key(each) in shelf.entries for each in old] == [False] * 20 + [True] * 80
+    assert all(key(each) in shelf.entries for each in new)
 
 
 def test_a_new_row_takes_the_place_of_the_oldest_idle_one():
@@ -150,7 +150,7 @@ def test_a_new_row_takes_the_place_of_the_oldest_idle_one():
     data = content(99, 24)
     entry = shelf.put(key(data), data, job, small=True)
     assert entry is not None
-    assert found(shelf, map(key, old)).tolist() == [False] + [True] * 9
+    assert [key(each) in shelf.entries for each in old] == [False] + [True] * 9
     assert shelf.used == 240
 
 

@@ -19,6 +19,7 @@ from augury.errors import AuguryError
 from augury.node import protocol
 from augury.node.client import Connection, NodeGone, NodeRefuses
 from augury.node.config import place_of
+from augury.node.protocol import printable
 from augury.units import format_size
 
 HOLDERS = "ram", "disk", "shared", "source"
@@ -73,11 +74,6 @@ def duration(seconds: float) -> str:
     return " ".join(f"{count} {name}" for count, name in parts[first : first + 2])
 
 
-def clean(text: str) -> str:
-    """Names are made by clients: nothing in them may move the cursor."""
-    return "".join(each if each.isprintable() else "?" for each in text)
-
-
 def _why_not(path: Path, error: NodeGone) -> str:
     start = f"start one with: augury serve --socket {path}"
     try:
@@ -95,7 +91,9 @@ def _why_not(path: Path, error: NodeGone) -> str:
 def _headline(report: Report) -> Text:
     count = report["clients"]
     facts = f"process {report['pid']}, up {duration(report['seconds'])}, {count} client{'s' * (count != 1)}"
-    return Text.assemble(("node ", "bold"), clean(report["socket"]), f"\n{facts}, augury {clean(report['version'])}")
+    return Text.assemble(
+        ("node ", "bold"), printable(report["socket"]), f"\n{facts}, augury {printable(report['version'])}"
+    )
 
 
 def _shelves(report: Report) -> Table:
@@ -114,10 +112,14 @@ def _jobs(report: Report, titles: Numbers, numbers: Sequence[Numbers], console: 
     levels = [what for shelf in report["shelves"] for what in (f"{shelf['name']} share", "used", "charged")]
     heads = [("recipe", *titles[0], "poisoned"), ("user", "clients", *titles[1]), levels]
     rows = [
-        [(clean(job["recipe"]), *fares, f"{job['refused']:,}"), (_user(job), str(job["clients"]), *held), _levels(job)]
+        [
+            (printable(job["recipe"]), *fares, f"{job['refused']:,}"),
+            (_user(job), str(job["clients"]), *held),
+            _levels(job),
+        ]
         for job, (fares, held) in zip(report["jobs"], numbers, strict=True)
     ]
-    names = [clean(job["name"]) for job in report["jobs"]]
+    names = [printable(job["name"]) for job in report["jobs"]]
     whole = _job_table(names, list(chain(*heads)), [list(chain(*row)) for row in rows])
     if whole.__rich_measure__(console, console.options.update(max_width=1000)).maximum <= console.width:
         return [whole, ""]

@@ -336,7 +336,7 @@ class Node:
                 self._sessions.pop(session.number, None)
         who = session.number, session.name, pid, session.uid
         level = logging.WARNING if session.blamed else logging.INFO
-        log.log(level, "client %d (%r, process %d, user %d) has gone: %s", *who, _printable(reason))
+        log.log(level, "client %d (%r, process %d, user %d) has gone: %s", *who, protocol.printable(reason))
 
     def _capacities(self) -> tuple[int, int]:
         disk = self.stock.disk
@@ -388,11 +388,6 @@ def _describe(running: _Running) -> dict[str, Any]:
         "refused": job.refused,
         "stall_seconds": job.stalled,
     }
-
-
-def _printable(text: str) -> str:
-    """Without what a client may have put in to confuse a log or a terminal."""
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _groups(connection: socket.socket) -> Sequence[int]:

@@ -410,6 +410,11 @@ def check_memory_file(file: int, size: int, seals: int = 0) -> None:
         raise BadMessage("a file of memory is not sealed against shrinking")
 
 
+def printable(text: str) -> str:
+    """What the other side has named, as it may be shown: nothing in it forges a line of a log or moves a cursor."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
 @contextlib.contextmanager
 def memory_file(name: str) -> Iterator[int]:
     """A file in memory that nobody else knows; closed at the end."""

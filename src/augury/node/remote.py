@@ -60,7 +60,7 @@ class Taken(NamedTuple):
     offer: Mask
 
 
-class Far(NamedTuple):
+class FarTier(NamedTuple):
     """A level of the node's cache, as far as it can be seen from here."""
 
     name: str
@@ -303,7 +303,7 @@ class RemoteCache(Cache):
             )
             arrays = self._digests.reshape(-1), self._sizes[:1] if uniform else self._sizes
             joined, (levels,) = connection.ask(request, protocol.Joined, arrays, patience=JOINING)
-            self.levels = [Level(None, Far(name)) for name in joined.levels]  # type: ignore[arg-type]
+            self.levels = [Level(None, FarTier(name)) for name in joined.levels]  # type: ignore[arg-type]
             self._prefetches, self._refills = joined.prefetches, joined.refills
             if member.mirrors:
                 self._mirror[:] = levels

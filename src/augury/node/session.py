@@ -72,11 +72,6 @@ def crowded(file: int) -> bool:
     return most != resource.RLIM_INFINITY and file >= most - min(SPARE_FILES, most // 4)
 
 
-def tidy(name: str) -> str:
-    """A name as it may be shown on a terminal and written to a log."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name[:NAME])
-
-
 def timeval(seconds: float) -> bytes:
     """As sockets take it; 0: for ever."""
     return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
@@ -173,7 +168,7 @@ class Session:
             raise BadMessage("Hello was said already")
         if message.version != protocol.VERSION:
             raise Refused(f"this node speaks version {protocol.VERSION}, the client version {message.version}")
-        self._greeted, self.name = True, tidy(message.name)
+        self._greeted, self.name = True, protocol.printable(message.name[:NAME])
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(0))  # from now on it may be silent
         return protocol.Welcome(protocol.VERSION, os.getpid(), self._host.area_bytes), (), ()
 
@@ -209,7 +204,7 @@ class Session:
             raise BadMessage("sizes are one for all samples or one for each, and not negative")
         if min(message.ram, message.disk, message.seed) < 0 or max(len(message.name), len(message.recipe)) > NAME:
             raise BadMessage("sizes and seeds are not negative, and names are short")
-        message.name = tidy(message.name)
+        message.name = protocol.printable(message.name[:NAME])
         uniform = int(sizes[0]) if (sizes == sizes[0]).all() else None
         each = np.broadcast_to(sizes, message.samples)
         data = Dataset(digests.reshape(message.samples, DIGEST), each, uniform)

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import heapq
 import mmap
-from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -261,12 +260,6 @@ def keys_of(digests: NDArray[np.uint8]) -> list[bytes]:
     """One key per row of digests."""
     whole = digests.tobytes()
     return [whole[at : at + 32] for at in range(0, len(whole), 32)]
-
-
-def found(shelf: Shelf, keys: Iterable[bytes]) -> NDArray[np.bool_]:
-    """Which keys a shelf has."""
-    entries = shelf.entries
-    return np.array([key in entries for key in keys], np.bool_)
 
 
 def _give_back_memory() -> None:
