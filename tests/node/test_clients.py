@@ -257,7 +257,10 @@ def test_what_cannot_go_through_a_node_is_said(tmp_path, arguments, complaint):
 
 def test_files_without_digests_are_named_with_what_to_do(tmp_path):
     folder(tmp_path / "data", samples=9)
-    with served(tmp_path) as node, pytest.raises(ConfigError, match=f"augury digest {tmp_path / 'data'}"):
+    with (
+        served(tmp_path) as node,
+        pytest.raises(ConfigError, match=f"9 of 9 samples have no digest.*augury digest {tmp_path / 'data'}"),
+    ):
         augury.Loader(tmp_path / "data", 3, node=node.config.socket)
 
 

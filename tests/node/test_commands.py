@@ -665,3 +665,13 @@ def test_help_teaches_with_examples(command, monkeypatch, capsys):
 
 def test_commands_are_listed_in_order():
     assert list(COMMANDS) == sorted(COMMANDS)
+
+
+def test_a_file_at_the_place_of_the_socket_is_left_alone(tmp_path):
+    path = tmp_path / "precious"
+    path.write_text("precious")
+    done = augury_("serve", "--ram", "1MB", "--socket", str(path))
+    assert done.returncode == 2
+    assert "left alone" in done.stderr
+    assert path.read_text() == "precious"
+    assert os.listdir(tmp_path) == ["precious"]

@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from blake3 import blake3
 
 from augury.buffers import BufferPool
 from augury.cache import Cache
-from augury.digests import digests_of
+from augury.digests import digests_of, known
 from augury.errors import AuguryWarning, ConfigError
 from augury.fetch import Fetcher
 from augury.gather import Gatherer
@@ -89,7 +90,11 @@ def _undigested(source: Source) -> str:
         )
     if catalog.names is None:
         return "the data has no digests: source.catalog.digests = augury.digests.digest_samples(source, range(N))"
-    return f"the data has no digests, by which a node knows samples: make them with: augury digest {catalog.target}"
+    lacking = len(catalog) if catalog.digests is None else int(np.count_nonzero(~known(catalog.digests)))
+    return (
+        f"{lacking} of {len(catalog)} samples have no digest, by which a node knows them: make them with: "
+        f"{catalog.digest_command}"
+    )
 
 
 def _complain(reason: str, needed: bool) -> None:

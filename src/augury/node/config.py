@@ -88,6 +88,8 @@ def socket_of(node: str | os.PathLike[str] | None) -> tuple[Path, bool] | None:
 
     What the environment says is for all jobs: one whose data is not fit for a node goes on without.
     """
+    if not (node is None or isinstance(node, str | os.PathLike)):
+        raise ConfigError(f'node={node!r}: write "auto", "off", or the path of a node\'s socket')
     said = node if node is not None else os.environ.get(VARIABLE) or None
     if said is None or said in ("off", ""):
         return None

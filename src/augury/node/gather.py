@@ -305,8 +305,8 @@ class RemoteGatherer(Gatherer):
         if refused and not self._warned:
             self._warned = True
             warnings.warn(
-                f"{refused} samples are not what their digests say and were not cached: the data has changed; renew "
-                "the digests with: augury digest",
+                f"the data of {self.source.catalog.root} has changed: samples ({refused} in this batch) are not what "
+                f"their digests say, and are not cached; renew them with: {self.source.catalog.digest_command}",
                 AuguryWarning,
                 stacklevel=2,
             )

@@ -27,6 +27,7 @@ class Place:
 
     def __init__(self, path: Path, gid: int | None) -> None:
         self.path, self._gid = path, gid
+        self._listens = False
         if len(os.fsencode(path)) > LONGEST:
             raise ConfigError(f"{path} is too long for a socket: give a shorter --socket")
         try:
@@ -41,6 +42,7 @@ class Place:
         if self.path.exists() and not self.path.is_socket():
             raise ConfigError(f"{self.path} is a file that is no socket, and is left alone: {_ELSEWHERE}")
         self.path.unlink(missing_ok=True)  # of a node that was killed: the lock is ours
+        self._listens = True
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             before = os.umask(0o177)
@@ -69,7 +71,8 @@ class Place:
         """Remove socket and lock, and let another node come."""
         lock, self._lock = self._lock, None
         if lock is not None:
-            self.path.unlink(missing_ok=True)
+            if self._listens:
+                self.path.unlink(missing_ok=True)
             lock_of(self.path).unlink(missing_ok=True)
 
 
