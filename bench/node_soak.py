@@ -482,6 +482,7 @@ class Soak:
         for at, client in enumerate(CLIENTS):
             self._see_ended(at, client.name)
         self._check_steady()
+        self._end_orphans()
         self._check_given_back()
         self._see_node_end()
         self.start_node()
@@ -489,13 +490,24 @@ class Soak:
         self._see_node_end()
         for name in ("node", *(client.name for client in CLIENTS)):
             self._check_log(name)
-        if not self._wait_for(lambda: not self._orphans(), LONGEST_GAP):
-            for pid in (orphans := self._orphans()):
-                os.kill(pid, signal.SIGUSR1)
-            time.sleep(0.5)
-            self.violate(f"workers of clients that were killed still run: {orphans}: {self._tail('workers', 8000)}")
         if left := self._litter() - self._before:
             self.violate(f"left behind: {sorted(left)[:10]}")
+
+    def _end_orphans(self) -> None:
+        """Workers end when their trainer was killed. But torch notes who that is when a worker begins: one whose
+        trainer was killed before waits for work for ever, and is ended here and counted."""
+        if self._wait_for(lambda: not self._orphans(), LONGEST_GAP):
+            return
+        orphans = self._orphans()
+        for pid in orphans:
+            os.kill(pid, signal.SIGUSR1)  # show where they are
+        time.sleep(0.5)
+        told = self._tail("workers", 8000)
+        if told.count("in _worker_loop") < len(orphans):
+            self.violate(f"workers of clients that were killed still run: {orphans}: {told}")
+        self.counts["workers that torch left waiting"] += len(orphans)
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
 
     def remember_memory(self) -> None:
         """What the node that stays to the end uses, while all clients are there."""
